@@ -1,0 +1,504 @@
+"""The immutable records that everything passes around; the ground floor, imports nothing of ours.
+
+One module on purpose, though long: it is the vocabulary, and it is read as one page.
+All quantities are in base units (bytes, seconds, B/s, FLOP/s, W, degC). Unknown is None, never 0, "" or -1.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import field, frozen
+
+Scalar = str | int | float | bool | None
+Labels = Mapping[str, Scalar]
+Interval = tuple[float, float]
+
+
+class State(enum.StrEnum):
+    """How a case, a metric or a fact came out."""
+
+    OK = "ok"
+    UNSTABLE = "unstable"
+    FAILED = "failed"
+    NOT_PERMITTED = "not_permitted"
+    NOT_PRESENT = "not_present"
+    NOT_RUN = "not_run"
+
+
+class Better(enum.StrEnum):
+    """The direction in which a metric is good."""
+
+    HIGHER = "higher"
+    LOWER = "lower"
+    NEITHER = "neither"
+
+
+class Verdict(enum.StrEnum):
+    """What the gate says of a check, a step or the whole."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    UNPROVEN = "unproven"
+    WAIVED = "waived"
+    NOT_APPLICABLE = "not_applicable"
+
+
+class Severity(enum.StrEnum):
+    """How much a finding weighs for the purchase."""
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
+class RunStatus(enum.StrEnum):
+    """Where a run stands. Only a `complete` run is evidence for the gate."""
+
+    RUNNING = "running"
+    COMPLETE = "complete"
+    INTERRUPTED = "interrupted"
+    ABANDONED = "abandoned"
+    STORAGE_FAILED = "storage_failed"
+
+
+# --- measuring -------------------------------------------------------------------------------------------
+
+
+@frozen
+class Sample:
+    """One observed value. `start_s`: monotonic seconds since the run began; `process`: the worker's pid."""
+
+    value: float
+    round: int
+    process: int
+    start_s: float
+
+
+@frozen
+class Proof:
+    """What shows that a sample measured what it says. `ok` None: not seen, and `detail` says why."""
+
+    name: str
+    ok: bool | None
+    detail: str
+
+
+@frozen
+class MetricDeclaration:
+    """Name, unit and meaning of a metric. `exact`: a count or a size, whose interval is its own range."""
+
+    name: str
+    unit: str
+    better: Better
+    title: str
+    divides: str
+    exact: bool = False
+
+
+@frozen
+class Metric:
+    """A named quantity with its samples; median and interval are derived once, when it is stored."""
+
+    name: str
+    unit: str
+    better: Better
+    labels: Labels
+    samples: tuple[Sample, ...]
+    median: float | None
+    interval: Interval | None
+    state: State
+    reason: str | None = None
+    proofs: tuple[Proof, ...] = ()
+
+
+@frozen
+class Case:
+    """One configuration of a probe. Cases of a `group` share one worker and one allocation per round.
+
+    `seconds` is the estimate for one round, `setup_seconds` the part of it that is not timed; `bytes` the
+    memory that a worker holds while the case runs; `time_limit_s` ends a round of this case that hangs.
+    """
+
+    probe: str
+    name: str
+    title: str
+    group: str
+    parameters: Mapping[str, Any]
+    seconds: float
+    bytes: int
+    rounds: int = 3
+    setup_seconds: float = 0.0
+    time_limit_s: float = 60.0
+    labels: Labels = field(factory=dict)
+
+
+@frozen
+class Round:
+    """One execution of a case in a fresh process. `timed_seconds` is the part inside timed regions."""
+
+    round: int
+    state: State
+    reason: str | None
+    seconds: float
+    timed_seconds: float
+    setup_seconds: float
+    process: int | None
+
+
+@frozen
+class Outcome:
+    """What became of a case: its rounds and its metrics."""
+
+    probe: str
+    case: str
+    state: State
+    reason: str | None
+    seconds: float
+    rounds_planned: int
+    rounds: tuple[Round, ...] = ()
+    metrics: tuple[Metric, ...] = ()
+    title: str = ""
+
+
+@frozen
+class LeftOut:
+    """A case, or rounds of it, that the plan does not run, and why."""
+
+    probe: str
+    case: str
+    reason: str
+
+
+@frozen
+class Profile:
+    """A time budget, and what the target wants resident (`image_bytes` None: a small pool stands in)."""
+
+    name: str
+    seconds: float
+    image_bytes: int | None = None
+    image_detail: str = ""
+    working_set_bytes: int | None = None
+
+
+# --- the machine -----------------------------------------------------------------------------------------
+
+
+@frozen
+class Provenance:
+    """Where a field of the inventory came from, or why it is unknown."""
+
+    state: State
+    source: str | None = None
+    reason: str | None = None
+
+
+@frozen
+class Finding:
+    """Something about the machine or its settings that a buyer must know. `code` is stable."""
+
+    code: str
+    severity: Severity
+    title: str
+    observed: str
+    expected: str
+    why: str
+    remedy: str
+
+
+@frozen
+class Machine:
+    """Which machine. `virtual` True in a VM; `hypervisor`, `container` name the kind; no serial numbers."""
+
+    id: str | None = None
+    fingerprint: str | None = None
+    name: str | None = None
+    vendor: str | None = None
+    product: str | None = None
+    board: str | None = None
+    firmware: Mapping[str, str | None] = field(factory=dict)
+    virtual: bool | None = None
+    hypervisor: str | None = None
+    container: str | None = None
+    wsl: bool | None = None
+
+
+@frozen
+class Cache:
+    """One kind of cache. `instances` of `bytes` each; `shared_by` logical CPUs share one."""
+
+    level: int
+    kind: str
+    bytes: int
+    instances: int
+    shared_by: int
+    cpus: tuple[tuple[int, ...], ...] = ()
+
+
+@frozen
+class Amx:
+    """Advanced Matrix Extensions: in the CPU's flags, and granted to this process by the kernel."""
+
+    tile: bool | None = None
+    int8: bool | None = None
+    bf16: bool | None = None
+    granted: bool | None = None
+
+
+@frozen
+class Cpu:
+    """Processors. CPU lists are real ids; `core_of`, `package_of` map a CPU id to its core group and package.
+
+    `cores` counts online physical cores, `threads` online logical CPUs.
+    """
+
+    architecture: str | None = None
+    vendor: str | None = None
+    model: str | None = None
+    family: int | None = None
+    model_number: int | None = None
+    stepping: int | None = None
+    microcode: str | None = None
+    sockets: int | None = None
+    cores: int | None = None
+    threads: int | None = None
+    smt: bool | None = None
+    smt_control: str | None = None
+    present: tuple[int, ...] | None = None
+    possible: tuple[int, ...] | None = None
+    online: tuple[int, ...] | None = None
+    offline: tuple[int, ...] = ()
+    allowed: tuple[int, ...] | None = None
+    siblings: tuple[tuple[int, ...], ...] = ()
+    package_of: Mapping[int, int] = field(factory=dict)
+    caches: tuple[Cache, ...] = ()
+    isa: tuple[str, ...] = ()
+    amx: Amx = field(factory=Amx)
+    governor: str | None = None
+    scaling_driver: str | None = None
+    boost: bool | None = None
+    max_hz: float | None = None
+
+
+@frozen
+class HugePagePool:
+    """Pages of one size: reserved in all, and free."""
+
+    page_bytes: int
+    total: int
+    free: int
+
+
+@frozen
+class NumaNode:
+    """One NUMA node by its real id. `cpus` are the online ones; `memory_bytes` None: unknown, 0: has none."""
+
+    id: int
+    cpus: tuple[int, ...]
+    memory_bytes: int | None
+    free_bytes: int | None = None
+    kind: str = "unknown"
+    distances: Mapping[int, int] = field(factory=dict)
+    huge_pages: tuple[HugePagePool, ...] = ()
+
+
+@frozen
+class Numa:
+    """The nodes. `available` False: the kernel shows no NUMA information and the one node is a stand-in."""
+
+    available: bool
+    nodes: tuple[NumaNode, ...] = ()
+    contradictions: tuple[str, ...] = ()
+
+
+@frozen
+class Memory:
+    """Memory in bytes. The DIMM fields come from firmware tables; None where these cannot be read."""
+
+    total_bytes: int | None = None
+    available_bytes: int | None = None
+    swap_total_bytes: int | None = None
+    swap_used_bytes: int | None = None
+    slots: int | None = None
+    populated: int | None = None
+    channels: int | None = None
+    configured_mts: int | None = None
+    rated_mts: int | None = None
+    theoretical_bytes_per_s: float | None = None
+    dimms: tuple[Mapping[str, Any], ...] | None = None
+
+
+@frozen
+class Kernel:
+    """The kernel and the settings that spoil figures, as found; nothing here is ever changed."""
+
+    release: str | None = None
+    command_line: str | None = None
+    transparent_hugepage: str | None = None
+    transparent_hugepage_defrag: str | None = None
+    numa_balancing: bool | None = None
+    overcommit_memory: int | None = None
+    zone_reclaim_mode: int | None = None
+    swappiness: int | None = None
+    mitigations: Mapping[str, str] = field(factory=dict)
+    load_average: tuple[float, float, float] | None = None
+    page_bytes: int | None = None
+    huge_pages: tuple[HugePagePool, ...] = ()
+
+
+@frozen
+class Limits:
+    """What this process may use: cgroup memory and CPU time (None: no limit), locked memory, affinity."""
+
+    cgroup_version: int | None = None
+    cgroup_memory_bytes: int | None = None
+    cgroup_memory_used_bytes: int | None = None
+    cgroup_cpus: float | None = None
+    cpuset_cpus: tuple[int, ...] | None = None
+    cpuset_mems: tuple[int, ...] | None = None
+    memlock_bytes: int | None = None
+    usable_memory_bytes: int | None = None
+    restricted: bool | None = None
+
+
+@frozen
+class Inventory:
+    """What this machine is. `provenance` maps a dotted field ("cpu.model") to its source or its reason."""
+
+    machine: Machine
+    cpu: Cpu
+    numa: Numa
+    memory: Memory
+    kernel: Kernel
+    limits: Limits
+    pci: tuple[Mapping[str, Any], ...] | None = None
+    gpus: tuple[Mapping[str, Any], ...] | None = None
+    storage: tuple[Mapping[str, Any], ...] | None = None
+    sensors: tuple[Mapping[str, Any], ...] | None = None
+    findings: tuple[Finding, ...] = ()
+    provenance: Mapping[str, Provenance] = field(factory=dict)
+    root: str = "/"
+
+
+# --- the run and its judgement ---------------------------------------------------------------------------
+
+
+@frozen
+class Run:
+    """One execution on one machine. Stamps: ISO 8601, UTC, as the wall clock had them; `seconds`: monotonic."""
+
+    id: str
+    machine: str | None
+    fingerprint: str | None
+    machine_name: str | None
+    profile: str
+    version: str
+    started: str
+    ended: str | None
+    status: RunStatus
+    seconds: float | None = None
+    target: str | None = None
+    command: str | None = None
+    notices: tuple[str, ...] = ()
+    split: Mapping[str, float] = field(factory=dict)
+    plan: tuple[Case, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+
+
+@frozen
+class Evidence:
+    """A fact gathered about a subject (checkpoint, converted file, runtime build, machine), by its digest."""
+
+    check: str
+    subject: str
+    subject_kind: str
+    verdict: Verdict
+    detail: str
+    gathered: str
+    data: Mapping[str, Any] = field(factory=dict)
+
+
+@frozen
+class Waiver:
+    """A person's decision to let one check be. Bound to check, run, criteria hash and observed value."""
+
+    id: int | None
+    run: str
+    check: str
+    criteria: str
+    observed: str
+    verdict: Verdict
+    who: str
+    when: str
+    why: str
+
+
+@frozen
+class RunRecord:
+    """All that the gate, the analysis and the report see of a run."""
+
+    run: Run
+    inventory: Inventory
+    outcomes: tuple[Outcome, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    waivers: tuple[Waiver, ...] = ()
+
+
+@frozen
+class Bound:
+    """The range in which a check passes; None: open on that side."""
+
+    min: float | None = None
+    max: float | None = None
+
+
+@frozen
+class CheckResult:
+    """A judged check. `observed` is a number in `unit`, a word, or None; `evidence` names rows of the run.
+
+    `decided` is the verdict that the evidence gives; `verdict` differs from it only by a waiver.
+    """
+
+    id: str
+    claim: str
+    verdict: Verdict
+    decided: Verdict
+    observed: float | str | None = None
+    interval: Interval | None = None
+    bound: Bound = field(factory=Bound)
+    unit: str | None = None
+    reason: str | None = None
+    source: str | None = None
+    remedy: str | None = None
+    waiver: Waiver | None = None
+    evidence: tuple[str, ...] = ()
+
+
+@frozen
+class StepResult:
+    """One of the seven steps and its checks."""
+
+    step: int
+    name: str
+    verdict: Verdict
+    checks: tuple[CheckResult, ...]
+    question: str = ""
+
+
+@frozen
+class GateResult:
+    """The judgement of a run against criteria and target; both are kept by hash and text."""
+
+    run: str
+    target: str
+    target_hash: str
+    criteria: str
+    criteria_hash: str
+    verdict: Verdict
+    waivers: int
+    steps: tuple[StepResult, ...]
+    version: str = ""
+    evaluated: str = ""
+    notices: tuple[str, ...] = ()
