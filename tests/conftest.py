@@ -1,0 +1,198 @@
+"""Fixtures that every part shares: an isolated home, synthetic machines, the captured machines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from k3gate.records import (
+    Cache,
+    Cpu,
+    Inventory,
+    Kernel,
+    Limits,
+    Machine,
+    Memory,
+    Numa,
+    NumaNode,
+    Provenance,
+    State,
+)
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+MakeInventory = Callable[..., Inventory]
+
+
+@pytest.fixture(autouse=True)
+def isolated_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """No test reads or writes the user's store: HOME and the XDG folders are empty ones of this test."""
+    home = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(home))
+        patch.setenv("XDG_DATA_HOME", str(home / "data"))
+        patch.setenv("XDG_CACHE_HOME", str(home / "cache"))
+        patch.setenv("XDG_CONFIG_HOME", str(home / "config"))
+        for name in ("K3GATE_STORE", "K3GATE_SELFTEST_FAULT", "NO_COLOR", "FORCE_COLOR"):
+            patch.delenv(name, raising=False)
+        yield home
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the checkout."""
+    return REPOSITORY
+
+
+def _shared(name: str) -> Path:
+    path = REPOSITORY.parent / "shared" / name
+    if not path.exists():
+        pytest.skip(f"needs ../shared/{name}, which is not part of this checkout")
+    return path
+
+
+@pytest.fixture(scope="session")
+def shared_machines() -> Path:
+    """The folder of captured machines beside the checkout; skips where it is missing."""
+    return _shared("machines")
+
+
+@pytest.fixture(scope="session")
+def make_inventory() -> MakeInventory:
+    """`make_inventory("vm" | "bare_metal", limits={"usable_memory_bytes": 1}, ...)`: a synthetic machine.
+
+    Keyword arguments change fields of the section that they name; "bare_metal" is a 2-socket server with
+    2 x 32 cores, SMT and 768 GiB, "vm" a guest with 2 CPUs, one node and 8 GiB.
+    """
+
+    def make(kind: str = "vm", **changes: Mapping[str, Any]) -> Inventory:
+        inventory = {"vm": _vm, "bare_metal": _bare_metal}[kind]()
+        sections = {
+            name: attrs.evolve(getattr(inventory, name), **fields) if isinstance(fields, dict) else fields
+            for name, fields in changes.items()
+        }
+        return attrs.evolve(inventory, **sections)
+
+    return make
+
+
+def _vm() -> Inventory:
+    memory = 8 * 2**30
+    return Inventory(
+        machine=Machine(
+            id="sha256:00000000000000000000000000000001",
+            fingerprint="sha256:vm",
+            name="vm",
+            vendor="QEMU",
+            product="Standard PC",
+            virtual=True,
+            hypervisor="kvm",
+            wsl=False,
+        ),
+        cpu=Cpu(
+            architecture="x86_64",
+            vendor="GenuineIntel",
+            model="Intel(R) Xeon(R) Processor @ 2.60GHz",
+            family=6,
+            model_number=143,
+            sockets=1,
+            cores=1,
+            threads=2,
+            smt=True,
+            present=(0, 1),
+            possible=(0, 1),
+            online=(0, 1),
+            allowed=(0, 1),
+            siblings=((0, 1),),
+            package_of={0: 0, 1: 0},
+            caches=(Cache(3, "Unified", 32 * 2**20, 1, 2, ((0, 1),)),),
+            isa=("avx2", "avx512f"),
+        ),
+        numa=Numa(True, (NumaNode(0, (0, 1), memory, memory // 2, "dram", {0: 10}),)),
+        memory=Memory(total_bytes=memory, available_bytes=memory // 2, swap_total_bytes=0, swap_used_bytes=0),
+        kernel=Kernel(release="6.1.0", transparent_hugepage="madvise", page_bytes=4096),
+        limits=Limits(
+            cgroup_version=2, memlock_bytes=8 * 2**20, usable_memory_bytes=memory // 2, restricted=False
+        ),
+        provenance={"memory.slots": Provenance(State.NOT_PERMITTED, None, "needs root")},
+    )
+
+
+def _bare_metal() -> Inventory:
+    node_bytes = 384 * 2**30
+    cores = {node: tuple(range(node * 32, node * 32 + 32)) for node in (0, 1)}
+    cpus = {node: (*cores[node], *(cpu + 64 for cpu in cores[node])) for node in (0, 1)}
+    everything = tuple(range(128))
+    return Inventory(
+        machine=Machine(
+            id="sha256:00000000000000000000000000000002",
+            fingerprint="sha256:bare",
+            name="bare",
+            vendor="Supermicro",
+            product="SYS-121H",
+            board="X13DEM",
+            virtual=False,
+            wsl=False,
+        ),
+        cpu=Cpu(
+            architecture="x86_64",
+            vendor="GenuineIntel",
+            model="INTEL(R) XEON(R) PLATINUM 8562Y+",
+            family=6,
+            model_number=207,
+            sockets=2,
+            cores=64,
+            threads=128,
+            smt=True,
+            smt_control="on",
+            present=everything,
+            possible=everything,
+            online=everything,
+            allowed=everything,
+            siblings=tuple((cpu, cpu + 64) for cpu in range(64)),
+            package_of={cpu: (cpu % 64) // 32 for cpu in everything},
+            caches=(
+                Cache(2, "Unified", 2 * 2**20, 64, 2, tuple((cpu, cpu + 64) for cpu in range(64))),
+                Cache(3, "Unified", 60 * 2**20, 2, 64, (cpus[0], cpus[1])),
+            ),
+            isa=("avx2", "avx512f", "amx_tile"),
+            governor="performance",
+            scaling_driver="intel_pstate",
+            boost=True,
+        ),
+        numa=Numa(
+            True,
+            tuple(
+                NumaNode(node, cpus[node], node_bytes, node_bytes - 2**33, "dram", {node: 10, 1 - node: 21})
+                for node in (0, 1)
+            ),
+        ),
+        memory=Memory(
+            total_bytes=2 * node_bytes,
+            available_bytes=2 * node_bytes - 2**34,
+            swap_total_bytes=0,
+            swap_used_bytes=0,
+            slots=32,
+            populated=16,
+            channels=16,
+            configured_mts=5600,
+            rated_mts=5600,
+            theoretical_bytes_per_s=16 * 5600e6 * 8,
+        ),
+        kernel=Kernel(
+            release="6.8.0",
+            transparent_hugepage="madvise",
+            numa_balancing=False,
+            overcommit_memory=0,
+            page_bytes=4096,
+        ),
+        limits=Limits(
+            cgroup_version=2,
+            memlock_bytes=None,
+            usable_memory_bytes=2 * node_bytes - 2**34,
+            restricted=False,
+        ),
+    )
