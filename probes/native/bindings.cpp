@@ -1,2 +1,187 @@
+// What Python sees of the kernels, the pools and the thread team: k3gate.probes._native.
 #include <nanobind/nanobind.h>
-NB_MODULE(_native, m) { m.doc() = "Native kernels of k3gate."; }
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+#include <tuple>
+#include <vector>
+
+#include "isa.hpp"
+#include "kernels.hpp"
+#include "pool.hpp"
+#include "team.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace k3gate {
+namespace {
+
+std::string text(std::string_view view) { return std::string(view); }
+
+Pages pages_named(const std::string& name) {
+  if (name == "small") return Pages::kSmall;
+  if (name == "transparent") return Pages::kTransparent;
+  if (name == "reserved_2m") return Pages::kReserved2MiB;
+  if (name == "reserved_1g") return Pages::kReserved1GiB;
+  throw std::invalid_argument("no such page kind: " + name);
+}
+
+const Kernel& runnable_kernel(const std::string& name, const std::string& isa) {
+  const Kernel* kernel = find_kernel(name, isa);
+  if (kernel == nullptr) throw std::invalid_argument("no kernel " + name + " for " + isa + " in this build");
+  for (const Isa supported : supported_isas()) {
+    if (supported == kernel->isa) return *kernel;
+  }
+  throw std::invalid_argument("this CPU lacks " + isa);  // rather than SIGILL
+}
+
+nb::list kernel_table() {
+  nb::list table;
+  for (const Kernel& kernel : kernels()) {
+    nb::dict row;
+    row["name"] = text(kernel.name);
+    row["isa"] = text(name_of(kernel.isa));
+    row["counted_bytes_per_word"] = kernel.traffic.counted_bytes;
+    row["bus_bytes_per_word"] = kernel.traffic.bus_bytes;
+    row["flops_per_word"] = kernel.traffic.flops;
+    row["stores"] = text(kernel.traffic.stores);
+    row["counting"] = text(kernel.traffic.counting);
+    table.append(row);
+  }
+  return table;
+}
+
+// (pool, offset, bytes, seed) per part; the lists stay alive in Python while the team works.
+using PartTuple = std::tuple<Pool*, std::size_t, std::size_t, std::uint64_t>;
+using PartLists = std::vector<std::vector<PartTuple>>;
+
+std::vector<std::vector<Part>> parts_of(const PartLists& lists) {
+  std::vector<std::vector<Part>> parts(lists.size());
+  for (std::size_t i = 0; i < lists.size(); ++i) {
+    for (const auto& [pool, offset, bytes, seed] : lists[i]) {
+      if (pool == nullptr) throw std::invalid_argument("a part needs a pool");
+      parts[i].push_back(Part{pool, offset, bytes, seed});
+    }
+  }
+  return parts;
+}
+
+std::pair<int, std::vector<int>> query_nodes(const Pool& pool, std::size_t samples) {
+  std::vector<int> nodes;
+  const int error = pool.query_nodes(samples, nodes);
+  return {error, error == 0 ? nodes : std::vector<int>{}};
+}
+
+// Reads a kernel's checksum of words that Python holds: for tests against numpy and for foreign buffers.
+std::uint64_t checksum_at(const std::string& kernel, const std::string& isa, std::uintptr_t address,
+                          std::size_t words) {
+  if (address % 8 != 0) throw std::invalid_argument("the address is not that of an 8-byte word");
+  const Kernel& found = runnable_kernel(kernel, isa);
+  if (found.traffic.stores != "none") throw std::invalid_argument("this kernel writes");
+  nb::gil_scoped_release released;
+  return found.run(reinterpret_cast<std::uint64_t*>(address), words);
+}
+
+void translate_system_error(const std::exception_ptr& pointer, void*) {
+  try {
+    std::rethrow_exception(pointer);
+  } catch (const std::system_error& error) {
+    const nb::object value =
+        nb::steal(PyObject_CallFunction(PyExc_OSError, "is", error.code().value(), error.what()));
+    if (value.is_valid()) PyErr_SetObject(PyExc_OSError, value.ptr());
+  }
+}
+
+}  // namespace
+}  // namespace k3gate
+
+NB_MODULE(_native, m) {
+  using namespace k3gate;
+  m.doc() = "Native kernels, memory pools and the pinned thread team of k3gate.";
+  nb::register_exception_translator(translate_system_error);
+  m.attr("PATTERN_STEP") = kPatternStep;
+
+  m.def(
+      "supported_isas",
+      [] {
+        std::vector<std::string> names;
+        for (const Isa isa : supported_isas()) names.push_back(text(name_of(isa)));
+        return names;
+      },
+      "Instruction sets that kernels may use here, best first: avx512, avx2, neon, generic.");
+  m.def("kernels", &kernel_table, "Every kernel in this build with its traffic model per 8-byte word.");
+  m.def("allowed_cpus", &allowed_cpus, "CPU ids that this thread may run on, however wide the mask.");
+  m.def("checksum_at", &checksum_at, "kernel"_a, "isa"_a, "address"_a, "words"_a,
+        "The checksum of a load-only kernel over words at an address that the caller keeps alive.");
+
+  nb::class_<Pool>(m, "Pool",
+                   "Anonymous memory of a page kind: small, transparent, reserved_2m, reserved_1g.")
+      .def(
+          "__init__",
+          [](Pool* self, std::size_t bytes, const std::string& pages) {
+            new (self) Pool(bytes, pages_named(pages));
+          },
+          "bytes"_a, "pages"_a, "Raises OSError where the kernel gives no memory.")
+      .def("bind", &Pool::bind, "node"_a, "Strictly to one node, before it is touched; returns 0 or errno.")
+      .def("query_nodes", &query_nodes, "samples"_a,
+           "(errno of move_pages, node id or negative errno of each sampled page).")
+      .def("close", &Pool::close, "Unmaps now; also done when the object goes.")
+      .def_prop_ro("address", &Pool::address)
+      .def_prop_ro("bytes", &Pool::bytes)
+      .def_prop_ro("advice_error", &Pool::advice_error, "0, or errno of the madvise for the page kind.");
+
+  nb::class_<ThreadReport>(m, "ThreadReport",
+                           "One thread's part of a timed region; seconds of CLOCK_MONOTONIC.")
+      .def_ro("start", &ThreadReport::start)
+      .def_ro("end", &ThreadReport::end)
+      .def_ro("bytes", &ThreadReport::bytes)
+      .def_ro("value", &ThreadReport::value)
+      .def_ro("cpu_before", &ThreadReport::cpu_before)
+      .def_ro("cpu_after", &ThreadReport::cpu_after)
+      .def_ro("error", &ThreadReport::error);
+  nb::class_<Region>(m, "Region", "A timed region: wall seconds of the common window, and the threads.")
+      .def_ro("seconds", &Region::seconds)
+      .def_ro("threads", &Region::threads);
+
+  nb::class_<Team>(m, "Team",
+                   "Threads pinned one to a CPU. Parts are (pool, offset, bytes, seed), a list per thread.")
+      .def(nb::init<std::vector<int>>(), "cpus"_a,
+           "Raises OSError naming the CPU that could not be pinned to.")
+      .def_prop_ro("cpus", &Team::cpus)
+      .def("affinities", &Team::affinities, "CPU ids that each thread may run on, as the kernel says.")
+      .def(
+          "touch",
+          [](Team& team, const PartLists& lists) {
+            const auto parts = parts_of(lists);
+            nb::gil_scoped_release released;
+            return team.touch(parts);
+          },
+          "parts"_a, "Faults the parts in and writes the pattern.")
+      .def(
+          "verify",
+          [](Team& team, const PartLists& lists) {
+            const auto parts = parts_of(lists);
+            nb::gil_scoped_release released;
+            return team.verify(parts);
+          },
+          "parts"_a, "Counts the words that differ from the pattern.")
+      .def(
+          "run",
+          [](Team& team, const std::string& kernel, const std::string& isa, const PartLists& lists,
+             std::uint64_t passes) {
+            const Kernel& found = runnable_kernel(kernel, isa);
+            const auto parts = parts_of(lists);
+            nb::gil_scoped_release released;
+            return team.run(found, parts, passes);
+          },
+          "kernel"_a, "isa"_a, "parts"_a, "passes"_a, "Runs a kernel over all parts, `passes` times.");
+}

@@ -1,0 +1,51 @@
+// Anonymous memory of a chosen page kind on a chosen node, and what the kernel says of it. No Python here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace k3gate {
+
+enum class Pages {
+  kSmall,         // the base page, explicitly (MADV_NOHUGEPAGE)
+  kTransparent,   // MADV_HUGEPAGE, aligned to 2 MiB
+  kReserved2MiB,  // a hugetlb pool as found
+  kReserved1GiB,
+};
+
+// A private mapping, unmapped when the object goes. The constructor throws std::system_error where the
+// kernel gives no memory. Its neighbours are inaccessible, so no other mapping merges with it in smaps.
+class Pool {
+ public:
+  Pool(std::size_t bytes, Pages pages);
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  // Binds the untouched memory to one node (MPOL_BIND). Returns 0 or errno; a refusal leaves it unbound.
+  int bind(int node);
+
+  // Asks move_pages where `samples` evenly spread pages lie: a node id, or a negative errno, each.
+  // Returns 0 or errno of the call itself.
+  int query_nodes(std::size_t samples, std::vector<int>& nodes) const;
+
+  // Releases the memory now; the object is empty afterwards. Safe to call twice.
+  void close();
+
+  std::uint64_t* words() const { return static_cast<std::uint64_t*>(start_); }
+  std::size_t bytes() const { return bytes_; }
+  std::uintptr_t address() const { return reinterpret_cast<std::uintptr_t>(start_); }
+  // 0, or errno of the madvise that asked for the page kind (a kernel without THP has none to give).
+  int advice_error() const { return advice_error_; }
+
+ private:
+  void* region_ = nullptr;
+  std::size_t region_bytes_ = 0;
+  void* start_ = nullptr;
+  std::size_t bytes_ = 0;
+  std::size_t page_bytes_ = 0;
+  int advice_error_ = 0;
+};
+
+}  // namespace k3gate
