@@ -1,0 +1,370 @@
+"""Two runs side by side: comparable or not, what differs in the machines, and metric by metric a ratio.
+
+The ratio is B over A. Its interval is the 99 % Welch interval over the logarithms of the round medians; for
+one machine measured twice it is widened by the drift between runs, since rounds of one run lie minutes apart
+and two runs hours. A difference counts when the interval leaves 1 out and the ratio is at least 5 % off.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from attrs import frozen
+
+from k3gate.documents import plain
+from k3gate.host import volatile
+from k3gate.records import Better, Interval, Labels, Metric, RunRecord, RunStatus, State
+from k3gate.units import significant
+
+CONFIDENCE = 0.99
+MINIMUM_EFFECT = 0.05
+DRIFT = 0.015
+"""Standard deviation of the logarithm of a rate between two runs of one machine, beyond the scatter of its
+rounds. Ours: it keeps a real loss of 10 % visible wherever a metric's own interval is under +-5 %."""
+
+RULES = ("kernel", "stores", "counting")
+"""Labels that say how bytes are counted: numbers that differ in one of them are never compared."""
+
+SETTINGS = ("kernel.", "limits.", "cpu.governor", "cpu.smt", "cpu.boost", "cpu.scaling_driver", "cpu.allowed")
+_IGNORED = ("provenance", "findings", "root", "machine.name", "machine.id", "machine.fingerprint")
+
+
+@frozen
+class Side:
+    """One of the two runs, in the words of its header."""
+
+    run: str
+    machine_name: str | None
+    fingerprint: str | None
+    model: str | None
+    profile: str
+    started: str
+    status: str
+    version: str
+
+
+@frozen
+class Difference:
+    """A field of the inventory that differs. `setting`: could be changed without other hardware."""
+
+    field: str
+    a: Any
+    b: Any
+    setting: bool
+
+
+@frozen
+class MetricComparison:
+    """One metric of both runs. `ratio` is B / A, None where it cannot be formed."""
+
+    probe: str
+    case: str
+    name: str
+    title: str
+    unit: str
+    better: Better
+    labels: Labels
+    a: Metric | None
+    b: Metric | None
+    ratio: float | None
+    interval: Interval | None
+    verdict: str
+    reason: str | None
+
+
+@frozen
+class Comparison:
+    """The whole comparison. `verdict` speaks of B against A."""
+
+    comparable: bool
+    reasons: tuple[str, ...]
+    same_machine: bool
+    sides: tuple[Side, Side]
+    differences: tuple[Difference, ...]
+    metrics: tuple[MetricComparison, ...]
+    verdict: str
+    sentence: str
+
+
+def compare(a: RunRecord, b: RunRecord) -> Comparison:
+    """Compare run B with run A. Pure; never raises on records that the store gave."""
+    reasons = tuple(_obstacles(a, b))
+    same_machine = bool(a.run.fingerprint) and a.run.fingerprint == b.run.fingerprint
+    differences = tuple(_differences(a, b))
+    metrics = tuple(_metrics(a, b, comparable=not reasons, same_machine=same_machine))
+    verdict = _verdict(metrics) if not reasons else "cannot tell"
+    return Comparison(
+        comparable=not reasons,
+        reasons=reasons,
+        same_machine=same_machine,
+        sides=(_side(a), _side(b)),
+        differences=differences,
+        metrics=metrics,
+        verdict=verdict,
+        sentence=_sentence(verdict, metrics, reasons, differences, same_machine),
+    )
+
+
+def document(comparison: Comparison) -> dict[str, Any]:
+    """The JSON document of `k3gate diff --json`."""
+    return {
+        "comparable": comparison.comparable,
+        "reasons": list(comparison.reasons),
+        "same_machine": comparison.same_machine,
+        "machines": [plain(side) for side in comparison.sides],
+        "differences": [plain(difference) for difference in comparison.differences],
+        "metrics": [
+            {
+                "probe": m.probe,
+                "case": m.case,
+                "name": m.name,
+                "unit": m.unit,
+                "better": m.better.value,
+                "labels": plain(m.labels),
+                "a": m.a.median if m.a else None,
+                "b": m.b.median if m.b else None,
+                "ratio": m.ratio,
+                "interval": list(m.interval) if m.interval else None,
+                "verdict": m.verdict,
+                "reason": m.reason,
+            }
+            for m in comparison.metrics
+        ],
+        "verdict": comparison.verdict,
+        "sentence": comparison.sentence,
+    }
+
+
+def _side(record: RunRecord) -> Side:
+    run = record.run
+    return Side(
+        run.id,
+        run.machine_name,
+        run.fingerprint,
+        record.inventory.cpu.model,
+        run.profile,
+        run.started,
+        run.status.value,
+        run.version,
+    )
+
+
+def _obstacles(a: RunRecord, b: RunRecord) -> Iterator[str]:
+    if a.run.profile != b.run.profile:
+        yield f"profiles differ: {a.run.profile} against {b.run.profile}; run both with the same one"
+    for record in (a, b):
+        if record.run.status is not RunStatus.COMPLETE:
+            yield f"run {record.run.id} is {record.run.status.value}, not complete: resume it first"
+    shared = {(o.probe, o.case) for o in a.outcomes if o.metrics} & {
+        (o.probe, o.case) for o in b.outcomes if o.metrics
+    }
+    if not shared:
+        yield "the runs have no measured case in common"
+
+
+def _differences(a: RunRecord, b: RunRecord) -> Iterator[Difference]:
+    left, right = _flat(plain(a.inventory)), _flat(plain(b.inventory))
+    found = [
+        Difference(field, left.get(field), right.get(field), field.startswith(SETTINGS))
+        for field in sorted(left.keys() | right.keys())
+        if left.get(field) != right.get(field) and not _ignored(field)
+    ]
+    yield from (d for d in found if d.setting)
+    yield from (d for d in found if not d.setting)
+
+
+def _ignored(field: str) -> bool:
+    names = (*_IGNORED, *volatile)
+    return any(field == name or field.startswith((name + ".", name + "[")) for name in names)
+
+
+def _flat(document: Any, prefix: str = "") -> dict[str, Any]:
+    """Dotted leaves; lists of scalars stay whole, records in lists are keyed by their id or place."""
+    if isinstance(document, Mapping):
+        flat: dict[str, Any] = {}
+        for key, value in document.items():
+            flat.update(_flat(value, f"{prefix}.{key}" if prefix else str(key)))
+        return flat
+    if isinstance(document, list) and document and all(isinstance(item, Mapping) for item in document):
+        flat = {}
+        for place, item in enumerate(document):
+            flat.update(_flat(item, f"{prefix}[{item.get('id', place)}]"))
+        return flat
+    return {prefix: document}
+
+
+def _metrics(
+    a: RunRecord, b: RunRecord, *, comparable: bool, same_machine: bool
+) -> Iterator[MetricComparison]:
+    left, right = _keyed(a), _keyed(b)
+    for key in dict.fromkeys((*left, *right)):
+        probe, case, name, _ = key
+        one, other = left.get(key), right.get(key)
+        shown = one or other
+        assert shown is not None
+        ratio, interval, verdict, reason = _judge(one, other, same_machine)
+        if not comparable and verdict != "cannot tell":
+            verdict, reason = "cannot tell", "the runs are not comparable"
+        title = _title(shown)
+        yield MetricComparison(
+            probe,
+            case,
+            name,
+            title,
+            shown.unit,
+            shown.better,
+            shown.labels,
+            one,
+            other,
+            ratio,
+            interval,
+            verdict,
+            reason,
+        )
+
+
+def _title(metric: Metric) -> str:
+    from k3gate import metrics
+
+    declaration = metrics.find(metric.name)
+    return declaration.title if declaration else metric.name
+
+
+def _keyed(record: RunRecord) -> dict[tuple[str, str, str, int], Metric]:
+    """Metrics by probe, case, name and their place among equals: labels such as threads differ by machine."""
+    keyed: dict[tuple[str, str, str, int], Metric] = {}
+    for outcome in record.outcomes:
+        seen: dict[str, int] = defaultdict(int)
+        for metric in outcome.metrics:
+            keyed[(outcome.probe, outcome.case, metric.name, seen[metric.name])] = metric
+            seen[metric.name] += 1
+    return keyed
+
+
+Judgement = tuple[float | None, Interval | None, str, str | None]
+
+
+def _judge(a: Metric | None, b: Metric | None, same_machine: bool) -> Judgement:
+    if a is None or b is None:
+        return None, None, "cannot tell", f"not measured in run {'A' if a is None else 'B'}"
+    if a.unit != b.unit:
+        return None, None, "cannot tell", f"units differ: {a.unit} against {b.unit}"
+    for rule in RULES:
+        if a.labels.get(rule) != b.labels.get(rule):
+            return (
+                None,
+                None,
+                "cannot tell",
+                f"counted differently: {rule} is {a.labels.get(rule)!r} against {b.labels.get(rule)!r}",
+            )
+    if a.median is None or b.median is None or a.median <= 0 or b.median <= 0:
+        return None, None, "cannot tell", a.reason or b.reason or "no value in one of the runs"
+    ratio = b.median / a.median
+    interval = _ratio_interval(a, b, DRIFT if same_machine else 0.0)
+    for side, metric in (("A", a), ("B", b)):
+        if metric.state is not State.OK:
+            reason = f"{metric.state.value} in run {side}"
+            return ratio, interval, "cannot tell", f"{reason}: {metric.reason}" if metric.reason else reason
+    if interval is None:
+        return ratio, None, "cannot tell", "too few rounds for an interval"
+    return ratio, interval, *_word(ratio, interval, a.better, _conditions(a, b))
+
+
+def _word(ratio: float, interval: Interval, better: Better, conditions: str | None) -> tuple[str, str | None]:
+    low, high = interval
+    margin = (1 - MINIMUM_EFFECT, 1 / (1 - MINIMUM_EFFECT))
+    if low > 1 or high < 1:
+        if margin[0] < ratio < margin[1]:
+            return "same", _join("the difference is below 5 %", conditions)
+        if better is Better.NEITHER:
+            return "cannot tell", _join("differs, and neither direction is better", conditions)
+        return ("better" if (ratio > 1) == (better is Better.HIGHER) else "worse"), conditions
+    if margin[0] <= low and high <= margin[1]:
+        return "same", conditions
+    width = f"the ratio lies between {significant(low)} and {significant(high)}, 1 included"
+    return "cannot tell", _join(width, conditions)
+
+
+def _join(*parts: str | None) -> str | None:
+    return "; ".join(part for part in parts if part) or None
+
+
+def _conditions(a: Metric, b: Metric) -> str | None:
+    """Labels that differ without changing what is counted: said, so that nobody compares blindly."""
+    keys = [k for k in dict.fromkeys((*a.labels, *b.labels)) if a.labels.get(k) != b.labels.get(k)]
+    if not keys:
+        return None
+    return "measured with " + ", ".join(f"{k} {a.labels.get(k)} against {b.labels.get(k)}" for k in keys)
+
+
+def _ratio_interval(a: Metric, b: Metric, drift: float) -> Interval | None:
+    """The 99 % interval of B / A, or None with fewer than two rounds on a side."""
+    left, right = _round_logs(a), _round_logs(b)
+    if not left or not right or min(len(left), len(right)) < 2:
+        return None
+    assert a.median is not None
+    assert b.median is not None
+    parts = [statistics.variance(side) / len(side) for side in (left, right)]
+    variance = sum(parts)
+    if variance > 0:
+        from scipy.special import stdtrit
+
+        freedom = variance**2 / sum(
+            part**2 / (len(side) - 1) for part, side in zip(parts, (left, right), strict=True)
+        )
+        half = float(stdtrit(freedom, 1 - (1 - CONFIDENCE) / 2)) * math.sqrt(variance)
+    else:
+        half = 0.0
+    normal = statistics.NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 2)
+    half = math.hypot(half, normal * drift * math.sqrt(2))
+    centre = math.log(b.median / a.median)
+    if half > 50:
+        return None
+    return math.exp(centre - half), math.exp(centre + half)
+
+
+def _round_logs(metric: Metric) -> list[float] | None:
+    rounds: dict[int, list[float]] = defaultdict(list)
+    for sample in metric.samples:
+        rounds[sample.round].append(sample.value)
+    medians = [statistics.median(values) for values in rounds.values()]
+    return [math.log(m) for m in medians] if medians and min(medians) > 0 else None
+
+
+def _verdict(metrics: tuple[MetricComparison, ...]) -> str:
+    words = {m.verdict for m in metrics}
+    if words == {"same"}:
+        return "same"
+    if "better" in words and "worse" not in words:
+        return "better"
+    if "worse" in words and "better" not in words:
+        return "worse"
+    return "cannot tell"
+
+
+def _sentence(
+    verdict: str,
+    metrics: tuple[MetricComparison, ...],
+    reasons: tuple[str, ...],
+    differences: tuple[Difference, ...],
+    same_machine: bool,
+) -> str:
+    if reasons:
+        return "Not comparable: " + "; ".join(reasons) + "."
+    counts = {
+        word: sum(m.verdict == word for m in metrics) for word in ("better", "worse", "same", "cannot tell")
+    }
+    told = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    who = "One machine, measured twice" if same_machine else "Two machines"
+    sentence = f"{who}: of {len(metrics)} metrics of B against A, {told}."
+    settings = [d.field for d in differences if d.setting]
+    if settings and counts["better"] + counts["worse"]:
+        sentence += (
+            f" Settings differ ({', '.join(settings[:4])}{', ...' if len(settings) > 4 else ''}): "
+            "no difference may be laid to the hardware until they agree."
+        )
+    return sentence

@@ -1,0 +1,141 @@
+"""The ladder: from paper to the running runtime, each rung as a rate and as a share of the rung above.
+
+A rung that was not measured stays in the ladder with its state and reason; the share of the next one is then
+taken of the nearest measured rung above it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from attrs import frozen
+
+from k3gate.metrics import MEMORY_READ
+from k3gate.records import Interval, Metric, Outcome, RunRecord, State
+from k3gate.units import significant
+
+
+@frozen
+class Rung:
+    """One rung. `value`, `interval` in B/s; shares are fractions; `evidence` names the rows it rests on.
+
+    `tokens_per_s` is value / bytes per token: a ceiling, as if nothing else took time. It is None where the
+    rate or the bytes per token are unknown.
+    """
+
+    key: str
+    title: str
+    detail: str
+    value: float | None
+    interval: Interval | None
+    of_above: float | None
+    of_paper: float | None
+    tokens_per_s: float | None
+    state: State
+    reason: str | None
+    evidence: tuple[str, ...] = ()
+
+
+@frozen
+class _Reading:
+    value: float | None
+    interval: Interval | None
+    state: State
+    reason: str | None
+    detail: str
+    evidence: tuple[str, ...] = ()
+
+
+def ladder(record: RunRecord, bytes_per_token: float | None) -> tuple[Rung, ...]:
+    """The six rungs for a run. `bytes_per_token`: what the target reads from CPU memory for one token."""
+    rungs: list[Rung] = []
+    above: float | None = None
+    paper: float | None = None
+    for key, title, read in _RUNGS:
+        reading = read(record)
+        state, reason, value = reading.state, reading.reason, reading.value
+        if value is not None and paper is not None and value > paper:
+            state = State.FAILED
+            reason = (
+                f"{significant(value / paper * 100)} % of the paper rate is above the physical limit: "
+                "the fault is in the measurement or in the paper rate"
+            )
+        usable = value is not None and state in (State.OK, State.UNSTABLE)
+        rungs.append(
+            Rung(
+                key=key,
+                title=title,
+                detail=reading.detail,
+                value=value,
+                interval=reading.interval,
+                of_above=value / above if usable and value and above else None,
+                of_paper=value / paper if usable and value and paper else None,
+                tokens_per_s=value / bytes_per_token if usable and value and bytes_per_token else None,
+                state=state,
+                reason=reason,
+                evidence=reading.evidence,
+            )
+        )
+        if usable:
+            above = value
+            if key == "paper":
+                paper = value
+    return tuple(rungs)
+
+
+def find_metric(record: RunRecord, name: str, **labels: object) -> tuple[Outcome, Metric] | None:
+    """The first metric of this name whose labels hold all of `labels`, with its outcome."""
+    for outcome in record.outcomes:
+        for metric in outcome.metrics:
+            if metric.name == name and all(metric.labels.get(k) == v for k, v in labels.items()):
+                return outcome, metric
+    return None
+
+
+def _paper(record: RunRecord) -> _Reading:
+    memory = record.inventory.memory
+    provenance = record.inventory.provenance.get("memory.theoretical_bytes_per_s")
+    evidence = ("inventory:memory.theoretical_bytes_per_s",)
+    value = memory.theoretical_bytes_per_s
+    if value is None:
+        reason = (provenance.reason if provenance else None) or "the firmware tables were not read"
+        state = provenance.state if provenance and provenance.state is not State.OK else State.NOT_PRESENT
+        return _Reading(None, None, state, reason, "populated channels x configured rate x 8 bytes", evidence)
+    detail = f"{memory.channels} channels x {memory.configured_mts:,} MT/s x 8 bytes"
+    return _Reading(value, None, State.OK, None, detail, evidence)
+
+
+def _read(record: RunRecord) -> _Reading:
+    found = find_metric(record, MEMORY_READ.name, scope="machine")
+    if found is None:
+        reason = next(
+            (o.reason for o in record.outcomes if o.case == "read.machine" and o.reason),
+            "the run holds no read of the whole machine",
+        )
+        return _Reading(None, None, State.NOT_RUN, reason, "all cores, each reading its own node")
+    outcome, metric = found
+    threads = metric.labels.get("threads")
+    detail = f"{threads} pinned threads, each reading its own node"
+    evidence = (f"{outcome.probe}/{outcome.case}#{metric.name}",)
+    return _Reading(metric.median, metric.interval, metric.state, metric.reason, detail, evidence)
+
+
+def _not_measured(what: str) -> Callable[[RunRecord], _Reading]:
+    def read(record: RunRecord) -> _Reading:
+        return _Reading(None, None, State.NOT_RUN, "this version of k3gate does not measure it", what)
+
+    return read
+
+
+_RUNGS: tuple[tuple[str, str, Callable[[RunRecord], _Reading]], ...] = (
+    ("paper", "Paper", _paper),
+    ("read", "Measured read", _read),
+    (
+        "expert_reads",
+        "Expert-sized reads",
+        _not_measured("random routed experts of 17,547,264 bytes, far beyond the caches"),
+    ),
+    ("expert_kernels", "Expert kernels", _not_measured("K3's own matrix shapes from MXFP4 weights")),
+    ("replay", "Decode replay", _not_measured("a miniature K3, token by token")),
+    ("runtime", "Running runtime", _not_measured("the model itself, served by a runtime")),
+)
