@@ -1,1 +1,1 @@
-"""How measuring is done: probe contract, plan, worker processes, statistics of samples. Measures nothing itself."""
+"""How measuring is done: probe contract, plan, workers, statistics of samples. Measures nothing itself."""
