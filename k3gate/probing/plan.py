@@ -1,0 +1,300 @@
+"""Which cases run, in which order, and what does not fit: pure, decided before the first measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import attrs
+from attrs import frozen
+
+from k3gate.documents import plain, printable
+from k3gate.errors import UsageError
+from k3gate.probing.contract import Planned, Probe, Reason
+from k3gate.probing.profiles import suggest
+from k3gate.probing.registry import one_line
+from k3gate.records import Case, Inventory, LeftOut, Outcome, Profile, State
+from k3gate.units import duration, exact_bytes, quantity
+
+WORKER_START_SECONDS = 0.3
+"""What starting and ending a worker process is taken to cost; about 0.1 s is usual."""
+USABLE_PERCENT = 90
+"""How much of the usable memory a group may take; the rest is left to the system."""
+BUDGET_SHARE = 0.9
+"""How much of a profile's seconds is planned; the rest is for reading, storing, judging and reporting."""
+LEAST_ROUNDS = 3
+"""Rounds are never thinned below this: fewer carry no interval worth the name."""
+
+
+@frozen
+class Execution:
+    """One round of one group: what one worker does. Cases stand in the order of their probe."""
+
+    round: int
+    probe: str
+    group: str
+    cases: tuple[Case, ...]
+
+    @property
+    def key(self) -> str:
+        """The group's name in a run: "probe/group"."""
+        return f"{self.probe}/{self.group}"
+
+    @property
+    def seconds(self) -> float:
+        """Estimated seconds, with the start of the worker."""
+        return WORKER_START_SECONDS + sum(case.seconds for case in self.cases)
+
+    @property
+    def bytes(self) -> int:
+        """The most memory that the worker holds at once."""
+        return max((case.bytes for case in self.cases), default=0)
+
+
+@frozen
+class Plan:
+    """What a run will do. `refused` are the finished outcomes of probes that cannot measure here."""
+
+    profile: Profile
+    cases: tuple[Case, ...]
+    executions: tuple[Execution, ...]
+    left_out: tuple[LeftOut, ...] = ()
+    refused: tuple[Outcome, ...] = ()
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The groups as "probe/group", in order."""
+        return tuple(dict.fromkeys(f"{case.probe}/{case.group}" for case in self.cases))
+
+    @property
+    def seconds(self) -> float:
+        """Estimated seconds in workers."""
+        return sum(execution.seconds for execution in self.executions)
+
+    @property
+    def bytes(self) -> int:
+        """The most memory held at once: one worker runs at a time."""
+        return max((execution.bytes for execution in self.executions), default=0)
+
+
+def plan(
+    probes: Sequence[Probe],
+    inventory: Inventory,
+    profile: Profile,
+    *,
+    only: Sequence[str] | None = None,
+    rounds: int | None = None,
+) -> Plan:
+    """The plan of a run. `only`: patterns of "probe/case" or probe names; `rounds`: replaces the probes' own.
+
+    Groups beyond 90 % of the usable memory go first. Cases that do not fit the budget then lose rounds down
+    to 3, then the last cases of the longest probe go. All that is left out is named, with the sum.
+    Raises `UsageError` where `only` matches nothing.
+    """
+    cases: list[Case] = []
+    left_out: list[LeftOut] = []
+    refused: list[Outcome] = []
+    for probe in probes:
+        planned = _ask(probe, inventory, profile)
+        if isinstance(planned, Outcome):
+            refused.append(planned)
+            continue
+        cases += planned.cases
+        left_out += planned.left_out
+    if only:
+        cases = _select(cases, only)
+        names = {case.probe for case in cases}
+        left_out = [one for one in left_out if one.probe in names]
+        refused = []
+    if rounds is not None:
+        cases = [attrs.evolve(case, rounds=rounds) for case in cases]
+    cases = _within_memory(cases, inventory, left_out)
+    cases = _within_budget(cases, profile, left_out)
+    return Plan(profile, tuple(cases), executions(cases), tuple(left_out), tuple(refused))
+
+
+def executions(cases: Iterable[Case]) -> tuple[Execution, ...]:
+    """Rounds interleaved over groups: round 0 of each group, then round 1 of each, and so on.
+
+    Drift of the machine then falls on all groups alike and does not look like a difference between them.
+    """
+    groups: dict[tuple[str, str], list[Case]] = {}
+    for case in cases:
+        groups.setdefault((case.probe, case.group), []).append(case)
+    most = max((case.rounds for group in groups.values() for case in group), default=0)
+    result = []
+    for number in range(most):
+        for (probe, group), members in groups.items():
+            due = tuple(case for case in members if case.rounds > number)
+            if due:
+                result.append(Execution(number, probe, group, due))
+    return tuple(result)
+
+
+def document(plan: Plan) -> dict[str, Any]:
+    """The plan as JSON, for `--dry-run --json`: seconds and bytes are estimates, in base units."""
+    return {
+        "profile": {"name": plan.profile.name, "seconds": plan.profile.seconds},
+        "seconds": plan.seconds,
+        "bytes": plan.bytes,
+        "cases": [
+            {
+                "probe": case.probe,
+                "case": case.name,
+                "title": case.title,
+                "group": case.group,
+                "rounds": case.rounds,
+                "seconds": case.seconds,
+                "setup_seconds": case.setup_seconds,
+                "bytes": case.bytes,
+                "time_limit_s": case.time_limit_s,
+                "parameters": plain(case.parameters),
+                "labels": plain(case.labels),
+            }
+            for case in plan.cases
+        ],
+        "executions": [
+            {
+                "round": execution.round,
+                "probe": execution.probe,
+                "group": execution.group,
+                "cases": [case.name for case in execution.cases],
+                "seconds": execution.seconds,
+                "bytes": execution.bytes,
+            }
+            for execution in plan.executions
+        ],
+        "left_out": [plain(one) for one in plan.left_out],
+        "refused": [
+            {"probe": one.probe, "state": one.state.value, "reason": one.reason} for one in plan.refused
+        ],
+    }
+
+
+def text(plan: Plan) -> str:
+    """The plan for a person, for `--dry-run`: one line a case, then the sum, then what is left out."""
+    lines = [f"{'case':<40} {'rounds':>6} {'each round':>10} {'memory':>10}  what"]
+    for case in plan.cases:
+        lines.append(
+            f"{case.probe + '/' + case.name:<40} {case.rounds:>6} {duration(case.seconds):>10} "
+            f"{quantity(case.bytes, 'B'):>10}  {case.title}"
+        )
+    lines.append(
+        f"{len(plan.cases)} cases in {len(plan.groups)} groups and {len(plan.executions)} workers, one at a "
+        f"time: about {duration(plan.seconds)} of the {duration(plan.profile.seconds)} of profile "
+        f"{plan.profile.name}, at most {quantity(plan.bytes, 'B')} of memory"
+    )
+    lines += [f"left out: {one.probe}/{one.case}: {one.reason}" for one in plan.left_out]
+    lines += [f"not run: {one.probe}: {one.state.value}: {one.reason}" for one in plan.refused]
+    return printable("\n".join(lines)) + "\n"
+
+
+def _ask(probe: Probe, inventory: Inventory, profile: Profile) -> Planned | Outcome:
+    """The cases of a probe, or the outcome that says why there are none. Its code may be a stranger's."""
+    try:
+        applies = probe.applies(inventory)
+        if isinstance(applies, Reason):
+            return _refusal(probe, applies.state, applies.text)
+        planned = probe.cases(inventory, profile)
+        checked = tuple(_checked(probe, case) for case in planned.cases)
+        names = [case.name for case in checked]
+        if len(set(names)) < len(names):
+            raise ValueError("two of its cases have one name")
+        return Planned(checked, tuple(planned.left_out))
+    except Exception as error:
+        return _refusal(probe, State.FAILED, f"its planning failed: {one_line(error)}")
+
+
+def _refusal(probe: Probe, state: State, reason: str) -> Outcome:
+    return Outcome(probe.name, "all", state, printable(reason), 0.0, 0, title=probe.title)
+
+
+def _checked(probe: Probe, case: Case) -> Case:
+    if case.probe != probe.name:
+        raise ValueError(f"case {case.name!r} names probe {case.probe!r}")
+    if case.rounds < 1 or not case.seconds >= 0 or case.bytes < 0:
+        raise ValueError(f"case {case.name!r} has no sensible rounds, seconds or bytes")
+    # A limit under the estimate would kill every round; an author who sets none gets the default of 60 s.
+    return attrs.evolve(case, time_limit_s=max(case.time_limit_s, 3 * case.seconds))
+
+
+def _select(cases: list[Case], only: Sequence[str]) -> list[Case]:
+    names = [f"{case.probe}/{case.name}" for case in cases]
+    chosen: set[str] = set()
+    for pattern in only:
+        hits = {
+            name
+            for name, case in zip(names, cases, strict=True)
+            if pattern == case.probe or fnmatchcase(name, pattern)
+        }
+        if not hits:
+            raise UsageError(f"no case matches {printable(pattern)!r}: {suggest(pattern, names)}")
+        chosen |= hits
+    return [case for name, case in zip(names, cases, strict=True) if name in chosen]
+
+
+def _within_memory(cases: list[Case], inventory: Inventory, left_out: list[LeftOut]) -> list[Case]:
+    usable = inventory.limits.usable_memory_bytes
+    if usable is None:
+        usable = inventory.memory.available_bytes
+    kept: list[Case] = []
+    for execution in executions(attrs.evolve(case, rounds=1) for case in cases):
+        wanted = execution.bytes
+        if usable is None and wanted > 0:
+            reason = f"it wants {exact_bytes(wanted)}, and how much memory may be used is unknown"
+        elif usable is not None and wanted * 100 > usable * USABLE_PERCENT:
+            reason = (
+                f"group {execution.group} wants {exact_bytes(wanted)}, more than {USABLE_PERCENT} % of the "
+                f"{exact_bytes(usable)} that may be used ({exact_bytes(usable * USABLE_PERCENT // 100)})"
+            )
+        else:
+            kept += execution.cases
+            continue
+        left_out += [LeftOut(case.probe, case.name, reason) for case in execution.cases]
+    names = {(case.probe, case.name) for case in kept}
+    return [case for case in cases if (case.probe, case.name) in names]
+
+
+def _within_budget(cases: list[Case], profile: Profile, left_out: list[LeftOut]) -> list[Case]:
+    budget = profile.seconds * BUDGET_SHARE
+    room = f"the {duration(budget)} that profile {profile.name} has for measuring"
+    wanted = {(case.probe, case.name): case.rounds for case in cases}
+    whole = _seconds(cases)
+    most = max(wanted.values(), default=0)
+    while _seconds(cases) > budget and most > LEAST_ROUNDS:
+        most -= 1
+        cases = [attrs.evolve(case, rounds=min(case.rounds, most)) for case in cases]
+    dropped: list[LeftOut] = []
+    while cases and (seconds := _seconds(cases)) > budget:
+        last = _last_of_longest(cases)
+        cases = [case for case in cases if case is not last]
+        saved = seconds - _seconds(cases)
+        reason = (
+            f"{last.rounds} rounds of it take {duration(saved)}; with it the plan takes {duration(seconds)}, "
+            f"more than {room}"
+        )
+        dropped.append(LeftOut(last.probe, last.name, reason))
+    for case in cases:
+        before = wanted[(case.probe, case.name)]
+        if case.rounds < before:
+            reason = (
+                f"{before - case.rounds} of {before} rounds; the plan would take {duration(whole)}, "
+                f"more than {room}"
+            )
+            left_out.append(LeftOut(case.probe, case.name, reason))
+    left_out += dropped[::-1]
+    return cases
+
+
+def _seconds(cases: Sequence[Case]) -> float:
+    return sum(execution.seconds for execution in executions(cases))
+
+
+def _last_of_longest(cases: Sequence[Case]) -> Case:
+    """The least important case of the probe that takes longest; a probe's only case goes last of all."""
+    probes: dict[str, list[Case]] = {}
+    for case in cases:
+        probes.setdefault(case.probe, []).append(case)
+    several = [own for own in probes.values() if len(own) > 1] or list(probes.values())
+    return max(several, key=lambda own: sum(case.seconds * case.rounds for case in own))[-1]
