@@ -71,4 +71,120 @@ SELFTEST_RATE = _metric(
     "bytes hashed divided by the seconds it took; says that the harness works, nothing about memory",
 )
 
-declare(MEMORY_READ, RESIDENCY_BYTES, RESIDENCY_RATE, SELFTEST_RATE)
+OTHER_SHARE = _metric(
+    "machine.cpu.other_share",
+    "1",
+    Better.LOWER,
+    "Share of CPU time that went to others",
+    "CPU seconds used by processes that are not of this run, divided by the CPU seconds that all online CPUs "
+    "had, over the time that workers ran",
+    exact=True,
+)
+STEAL_SHARE = _metric(
+    "machine.cpu.steal_share",
+    "1",
+    Better.LOWER,
+    "Share of CPU time that a hypervisor took",
+    "CPU seconds booked as stolen, divided by the CPU seconds that all online CPUs had, over the time that "
+    "workers ran",
+    exact=True,
+)
+
+declare(MEMORY_READ, RESIDENCY_BYTES, RESIDENCY_RATE, SELFTEST_RATE, OTHER_SHARE, STEAL_SHARE)
+
+# What the shipped criteria speak of and no probe of this version measures.
+declare(
+    _metric(
+        "memory.latency.idle",
+        "s",
+        Better.LOWER,
+        "Idle memory latency",
+        "wall time of a chain of dependent random loads divided by the number of loads, nothing else running",
+    ),
+    _metric(
+        "kernel.expert.rate",
+        "B/s",
+        Better.HIGHER,
+        "Weights through the MXFP4 expert kernel, one token",
+        "bytes of packed expert weights divided by the wall time of multiplying them with one vector",
+    ),
+    _metric(
+        "replay.decode.rate",
+        "tokens/s",
+        Better.HIGHER,
+        "Decode rate of the replay, each sequence",
+        "replayed tokens of one sequence divided by their wall time, scaled to 93 layers",
+    ),
+    _metric(
+        "replay.skew.ratio",
+        "1",
+        Better.HIGHER,
+        "Decode replay under uneven routing",
+        "replay rate with skewed routing divided by the rate with uniform routing",
+    ),
+    _metric(
+        "storage.read.rate",
+        "B/s",
+        Better.HIGHER,
+        "Load rate of the checkpoint's storage",
+        "bytes read from storage, past the page cache, divided by the wall time",
+    ),
+    _metric(
+        "pcie.copy.link_share",
+        "1",
+        Better.HIGHER,
+        "Host to GPU copy rate as a share of the link",
+        "copied bytes per second divided by lanes x line rate of the narrower end of the link",
+    ),
+    _metric(
+        "network.link_share",
+        "1",
+        Better.HIGHER,
+        "Node to node rate as a share of the link",
+        "received bytes per second divided by the line rate of the slower end",
+    ),
+    _metric(
+        "sustained.ratio",
+        "1",
+        Better.HIGHER,
+        "Rate under lasting load",
+        "median rate of the last minute of the soak divided by that of the first minute after warm-up",
+    ),
+    _metric(
+        "prototype.memory.peak",
+        "B",
+        Better.LOWER,
+        "Peak memory of the running runtime",
+        "largest resident memory of all processes of the runtime, shared pages counted once",
+        exact=True,
+    ),
+    _metric(
+        "prototype.load.seconds",
+        "s",
+        Better.LOWER,
+        "Load time of the runtime",
+        "wall time from starting the runtime to its first answer, page cache cold",
+    ),
+    _metric(
+        "prototype.prefill.rate",
+        "tokens/s",
+        Better.HIGHER,
+        "Prefill rate of the runtime",
+        "prompt tokens divided by the time to first token, nothing cached",
+    ),
+    _metric(
+        "prototype.decode.rate",
+        "tokens/s",
+        Better.HIGHER,
+        "Decode rate of the runtime, each sequence",
+        "generated tokens of one sequence after its first, divided by the time that they took",
+    ),
+    _metric(
+        "prototype.concurrency.completed_share",
+        "1",
+        Better.HIGHER,
+        "Requests that completed under the target's concurrency",
+        "requests answered in full divided by requests sent",
+        exact=True,
+    ),
+)

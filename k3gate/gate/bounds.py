@@ -1,0 +1,326 @@
+"""Metrics held against bounds: one evaluator for every criterion that names a metric.
+
+Within a cell (a CPU node and a memory node) the best stable variant counts; over cells the worst. A cell that
+should be there and is not leaves the check unproven, unless another one fails it.
+"""
+
+from __future__ import annotations
+
+import math
+
+from attrs import evolve, frozen
+
+from k3gate import metrics, units
+from k3gate.gate import hardware
+from k3gate.gate.criteria import Criterion, Relative
+from k3gate.gate.judgement import Judgement, badness, unproven
+from k3gate.gate.targets import Target
+from k3gate.records import (
+    Better,
+    Bound,
+    Interval,
+    Labels,
+    Metric,
+    MetricDeclaration,
+    RunRecord,
+    Scalar,
+    State,
+    Verdict,
+)
+
+_BANDWIDTH = "memory.bandwidth."
+_THEORY = "inventory:memory.theoretical_bytes_per_s"
+Cell = tuple[Scalar, Scalar]
+
+
+@frozen
+class _Row:
+    """A metric and where it stands in the run."""
+
+    evidence: str
+    metric: Metric
+
+    @property
+    def cell(self) -> Cell:
+        return self.metric.labels.get("cpu_node"), self.metric.labels.get("memory_node")
+
+
+@frozen
+class _Divisor:
+    """What values are divided by. `words`: "0.71 of the paper rate"; `shown`: the divisor with its unit."""
+
+    value: float
+    interval: Interval
+    words: str
+    shown: str
+    evidence: tuple[str, ...]
+
+
+def judge(criterion: Criterion, record: RunRecord, target: Target) -> Judgement:
+    """The verdict of a criterion that names a metric, on a complete run."""
+    declaration = metrics.find(criterion.metric or "")
+    assert declaration is not None  # the loader refuses names that are not declared
+    doubt = hardware.doubt(record.inventory) if criterion.hardware else None
+    if doubt is None and criterion.settled_by == "one_memory_node":
+        settled = _one_memory_node(record)
+        if settled is not None:
+            return settled
+    rows = _rows(record, declaration.name, criterion.where)
+    cells: dict[Cell, list[_Row]] = {}
+    for index, row in enumerate(rows):
+        cells.setdefault(row.cell if criterion.over else (index, None), []).append(row)
+    judged = [_judge_cell(criterion, declaration, variants, record, target) for variants in cells.values()]
+    lacking = sorted(_expected(criterion, record) - set(cells), key=str)
+    if lacking or not rows:
+        judged.append(_missing(declaration, lacking, record))
+    decided = min(judged, key=lambda judgement: _rank(judgement, declaration))
+    decided = evolve(decided, bound=criterion.bound)
+    if doubt is not None:
+        seen = f" Measured: {decided.reason}" if decided.observed is not None else ""
+        return evolve(
+            decided,
+            verdict=Verdict.UNPROVEN,
+            reason=f"No evidence about the hardware: {doubt}.{seen}",
+            remedy="Measure on the bare machine, without limits on CPUs and memory.",
+        )
+    return decided
+
+
+def _rank(judgement: Judgement, declaration: MetricDeclaration) -> tuple[int, float]:
+    observed = judgement.observed
+    value = float(observed) if isinstance(observed, int | float) else -math.inf
+    return badness(judgement.verdict), -value if declaration.better is Better.LOWER else value
+
+
+def _rows(record: RunRecord, name: str, where: Labels) -> list[_Row]:
+    return [
+        _Row(f"{outcome.probe}/{outcome.case}#{metric.name}", metric)
+        for outcome in record.outcomes
+        for metric in outcome.metrics
+        if metric.name == name and all(_agrees(metric.labels, key, value) for key, value in where.items())
+    ]
+
+
+def _agrees(labels: Labels, key: str, value: Scalar) -> bool:
+    found = labels.get(key)
+    return type(found) is type(value) and found == value
+
+
+def _expected(criterion: Criterion, record: RunRecord) -> set[Cell]:
+    """The cells that the inventory promises: real node ids, only where there are CPUs and memory."""
+    if criterion.over is None:
+        return set()
+    readers = [node.id for node in record.inventory.numa.nodes if node.cpus]
+    holders = [node.id for node in hardware.dram_nodes(record.inventory)]
+    if criterion.where.get("placement") == "remote":
+        return {(reader, holder) for reader in readers for holder in holders if reader != holder}
+    return {(reader, reader) for reader in readers if reader in holders}
+
+
+def _missing(declaration: MetricDeclaration, lacking: list[Cell], record: RunRecord) -> Judgement:
+    """Why a metric is not in the run, as far as the run says it."""
+    probe = declaration.name.partition(".")[0]
+    told = [
+        f"{o.probe}/{o.case}: {o.state}, {o.reason}" for o in record.outcomes if o.probe == probe and o.reason
+    ]
+    told += [
+        f"{left.probe}/{left.case} was left out: {left.reason}"
+        for left in record.run.left_out
+        if left.probe == probe
+    ]
+    what = declaration.title
+    if lacking:
+        shown = ", ".join(_cell_words(cell) for cell in lacking[:4])
+        what += f" of {shown}" + (f" and {len(lacking) - 4} more" if len(lacking) > 4 else "")
+    because = f" ({told[0]})" if told else ""
+    return unproven(f"Not measured in this run: {what}{because}.")
+
+
+def _judge_cell(
+    criterion: Criterion,
+    declaration: MetricDeclaration,
+    variants: list[_Row],
+    record: RunRecord,
+    target: Target,
+) -> Judgement:
+    usable = [row for row in variants if _defect(row.metric, declaration) is None]
+    if not usable:
+        row = variants[0]
+        return unproven(f"{_place(row.metric)}: {_defect(row.metric, declaration)}.", (row.evidence,))
+    sign = -1 if declaration.better is Better.LOWER else 1
+    row = max(usable, key=lambda each: sign * _median(each.metric))
+    flaw = _proof_flaw(row.metric, criterion.proofs)
+    if flaw is not None:
+        return unproven(f"{_place(row.metric)}: {flaw}.", (row.evidence,))
+    share, _ = _paper_share(row.metric, record)
+    if declaration.name.startswith(_BANDWIDTH) and share is not None and _median(row.metric) > share:
+        return unproven(
+            f"{_place(row.metric)}: {_show(_median(row.metric), declaration.unit)} is above the physical limit "
+            f"of {_show(share, declaration.unit)}: a fault of the measurement or of the paper rate.",
+            (row.evidence, _THEORY),
+        )
+    return _compare(criterion, declaration, row, record, target)
+
+
+def _median(metric: Metric) -> float:
+    assert metric.median is not None  # callers look for defects first
+    return metric.median
+
+
+def _defect(metric: Metric, declaration: MetricDeclaration) -> str | None:
+    """Why a metric cannot be judged, whatever the bound."""
+    if metric.state is State.UNSTABLE:
+        return f"unstable, so its median decides nothing ({metric.reason or 'no reason given'})"
+    if metric.state is not State.OK:
+        return f"{str(metric.state).replace('_', ' ')} ({metric.reason or 'no reason given'})"
+    if metric.unit != declaration.unit:
+        return f"in {metric.unit}, where {declaration.unit} is declared"
+    if metric.median is None or metric.interval is None:
+        return "too few rounds for an interval; measure with more rounds"
+    low, high = metric.interval
+    if not (math.isfinite(low) and math.isfinite(high) and low <= metric.median <= high):
+        return "its interval does not hold its median; the stored figures are damaged"
+    return None
+
+
+def _proof_flaw(metric: Metric, wanted: tuple[str, ...]) -> str | None:
+    """A proof that failed, or one of `wanted` that is not there."""
+    for proof in metric.proofs:
+        if proof.ok is False:
+            return f"its proof of {proof.name.replace('_', ' ')} failed ({proof.detail})"
+    for name in wanted:
+        found = [proof for proof in metric.proofs if proof.name == name]
+        if not any(proof.ok for proof in found):
+            detail = f" ({found[0].detail})" if found else ""
+            return f"{name.replace('_', ' ')} is not proven{detail}"
+    return None
+
+
+def _compare(
+    criterion: Criterion, declaration: MetricDeclaration, row: _Row, record: RunRecord, target: Target
+) -> Judgement:
+    value = _median(row.metric)
+    assert row.metric.interval is not None
+    interval, unit = row.metric.interval, declaration.unit
+    said = f"{_place(row.metric)}: {_show(value, unit)}"
+    evidence: tuple[str, ...] = (row.evidence,)
+    if criterion.relative_to is not None:
+        divisor = _divisor(criterion.relative_to, row, record, target)
+        if isinstance(divisor, str):
+            return unproven(f"{said} was measured, but {divisor}.", evidence)
+        # Both ends at their worst: wider than the interval of the ratio, never narrower.
+        interval = (interval[0] / divisor.interval[1], interval[1] / divisor.interval[0])
+        said = f"{said}, {units.significant(value / divisor.value)} of {divisor.words} ({divisor.shown})"
+        value, unit, evidence = value / divisor.value, "1", evidence + divisor.evidence
+    verdict, reason = _against(criterion.bound, interval, said, unit)
+    return Judgement(verdict, reason, value, interval, unit, criterion.bound, evidence)
+
+
+def _against(bound: Bound, interval: Interval, said: str, unit: str) -> tuple[Verdict, str]:
+    low, high = interval
+    parts = []
+    if bound.min is not None:
+        parts.append(f"at least {_show(bound.min, unit)}")
+    if bound.max is not None:
+        parts.append(f"at most {_show(bound.max, unit)}")
+    asked = " and ".join(parts)
+    above = bound.min is None or low >= bound.min
+    below = bound.max is None or high <= bound.max
+    if above and below:
+        return Verdict.PASS, f"{said}; {asked} is asked."
+    if (bound.min is not None and high < bound.min) or (bound.max is not None and low > bound.max):
+        return Verdict.FAIL, f"{said}; {asked} is asked."
+    return Verdict.UNPROVEN, (
+        f"Too noisy: the 95 % interval {_show(low, unit)} to {_show(high, unit)} straddles the bound, "
+        f"{asked}. {said}. Measure with more rounds, on an idle machine."
+    )
+
+
+def _divisor(relative: Relative, row: _Row, record: RunRecord, target: Target) -> _Divisor | str:
+    """The divisor for a row, or the sentence that says why there is none."""
+    if relative.kind == "theory":
+        share, words = _paper_share(row.metric, record)
+        if share is None:
+            return words
+        return _Divisor(share, (share, share), words, units.quantity(share, "B/s"), (_THEORY,))
+    if relative.kind == "target":
+        key = relative.key or ""
+        figure = target.value(key, len(hardware.memory_nodes(record.inventory)))
+        if not figure:
+            return f"the target {target.name!r} gives no {key}"
+        return _Divisor(
+            figure, (figure, figure), f"what the target asks ({key})", _show(figure, row.metric.unit), ()
+        )
+    declaration = metrics.find(relative.key or "")
+    assert declaration is not None
+    wanted = dict(relative.where) | {label: row.metric.labels.get(label) for label in relative.same}
+    found = _rows(record, declaration.name, wanted)
+    usable = [
+        each for each in found if _defect(each.metric, declaration) is None and _median(each.metric) > 0
+    ]
+    described = f"{declaration.title.lower()} of " + ", ".join(
+        str(value) for value in relative.where.values()
+    )
+    if not usable:
+        why = f" ({_defect(found[0].metric, declaration)})" if found else ""
+        return f"there is no {described} to hold it against{why}"
+    best = max(usable, key=lambda each: _median(each.metric))
+    if (flaw := _proof_flaw(best.metric, ())) is not None:
+        return f"the {described} cannot be used: {flaw}"
+    assert best.metric.interval is not None
+    if best.metric.interval[0] <= 0:
+        return f"the {described} has an interval that reaches 0"
+    shown = units.quantity(_median(best.metric), declaration.unit)
+    return _Divisor(_median(best.metric), best.metric.interval, f"the {described}", shown, (best.evidence,))
+
+
+def _paper_share(metric: Metric, record: RunRecord) -> tuple[float | None, str]:
+    """The paper rate that bounds a metric: the machine's, or one node's even share; or None and why."""
+    inventory = record.inventory
+    whole = inventory.memory.theoretical_bytes_per_s
+    if whole is None or not math.isfinite(whole) or whole <= 0:
+        reason = hardware.because(inventory, "memory.theoretical_bytes_per_s")
+        return (
+            None,
+            f"the paper rate of the memory is not known ({reason or 'the DIMM tables were not read'})",
+        )
+    if metric.labels.get("scope") == "machine":
+        return whole, "the paper rate"
+    nodes = hardware.dram_nodes(inventory)
+    if metric.labels.get("memory_node") not in {node.id for node in nodes}:
+        return None, "the paper rate of that memory is not known"
+    return whole / len(nodes), "a node's even share of the paper rate"
+
+
+def _one_memory_node(record: RunRecord) -> Judgement | None:
+    nodes = hardware.memory_nodes(record.inventory)
+    if len(nodes) != 1 or any(node.cpus and node is not nodes[0] for node in record.inventory.numa.nodes):
+        return None
+    return Judgement(
+        Verdict.PASS,
+        "One memory node: nothing is remote.",
+        observed="one memory node",
+        evidence=("inventory:numa.nodes",),
+    )
+
+
+def _place(metric: Metric) -> str:
+    labels = metric.labels
+    if labels.get("scope") == "machine":
+        return "Whole machine"
+    if labels.get("cpu_node") is None:
+        declaration = metrics.find(metric.name)
+        return declaration.title if declaration else metric.name
+    words = _cell_words((labels.get("cpu_node"), labels.get("memory_node")))
+    return words[0].upper() + words[1:]
+
+
+def _cell_words(cell: Cell) -> str:
+    reader, holder = cell
+    if holder is None or reader == holder:
+        return f"node {reader}"
+    return f"node {reader} reading memory of node {holder}"
+
+
+def _show(value: float, unit: str) -> str:
+    return units.quantity(value, unit)

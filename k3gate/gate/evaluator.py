@@ -1,0 +1,126 @@
+"""Judges a run: a pure function of record, criteria and target. Missing evidence is never a pass.
+
+A check is the worst of its entries that apply, a step the worst of its checks, the gate the worst of its
+steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from k3gate.gate import bounds, rules, waivers
+from k3gate.gate.criteria import Criteria, Criterion
+from k3gate.gate.judgement import Judgement, badness, unproven, worst
+from k3gate.gate.steps import STEPS, Step
+from k3gate.gate.targets import Target
+from k3gate.records import CheckResult, GateResult, RunRecord, RunStatus, StepResult, Verdict
+
+_NOT_FROM_THE_RUN = ("evidence", "licence", "steps")
+"""Rules that rest on evidence by subject, or on other verdicts, and not on what this run measured."""
+
+
+def evaluate(
+    record: RunRecord, criteria: Criteria, target: Target, *, evaluated: str, version: str
+) -> GateResult:
+    """The verdicts of the seven steps. `evaluated`: ISO 8601 stamp of the judging; `version`: of k3gate.
+
+    The gate passes where every step passes or is waived; `waivers` says how many checks are.
+    """
+    results: list[StepResult] = []
+    notices: list[str] = []
+    for step in STEPS:
+        decided = {each.step: each.verdict for each in results}
+        checks: list[CheckResult] = []
+        for check in step.ids():
+            judged = _check(criteria.of(check), record, target, decided)
+            held, lapsed = waivers.apply(judged, record.waivers, run=record.run.id, criteria=criteria.hash)
+            checks.append(held)
+            notices += lapsed
+        results.append(_step(step, tuple(checks)))
+    known = {check for step in STEPS for check in step.ids()}
+    notices += [f"Waiver of {w.check}: no such check." for w in record.waivers if w.check not in known]
+    verdict = worst(step.verdict for step in results)
+    return GateResult(
+        run=record.run.id,
+        target=target.name,
+        target_hash=target.hash,
+        criteria=criteria.name,
+        criteria_hash=criteria.hash,
+        verdict=Verdict.PASS if verdict is Verdict.WAIVED else verdict,
+        waivers=sum(1 for step in results for check in step.checks if check.verdict is Verdict.WAIVED),
+        steps=tuple(results),
+        version=version,
+        evaluated=evaluated,
+        notices=tuple(notices),
+    )
+
+
+def _step(step: Step, checks: tuple[CheckResult, ...]) -> StepResult:
+    return StepResult(step.number, step.name, worst(check.verdict for check in checks), checks, step.question)
+
+
+def _check(
+    entries: tuple[Criterion, ...], record: RunRecord, target: Target, decided: Mapping[int, Verdict]
+) -> CheckResult:
+    judged = [(entry, _judge(entry, record, target, decided)) for entry in entries]
+    entry, judgement = min(judged, key=lambda pair: badness(pair[1].verdict))
+    return CheckResult(
+        id=entry.id,
+        claim=entry.claim,
+        verdict=judgement.verdict,
+        decided=judgement.verdict,
+        observed=judgement.observed,
+        interval=judgement.interval,
+        bound=judgement.bound,
+        unit=judgement.unit,
+        reason=judgement.reason,
+        source=_source(entry),
+        remedy=_remedy(entry, judgement),
+        evidence=judgement.evidence,
+    )
+
+
+def _judge(entry: Criterion, record: RunRecord, target: Target, decided: Mapping[int, Verdict]) -> Judgement:
+    if entry.applies_if is not None and not target.value(entry.applies_if):
+        asked = entry.applies_if.replace("_", " ")
+        return Judgement(
+            Verdict.NOT_APPLICABLE,
+            f"The target {target.name!r} does not ask for it ({asked}).",
+            bound=entry.bound,
+        )
+    if record.run.status is not RunStatus.COMPLETE and entry.rule not in _NOT_FROM_THE_RUN:
+        return unproven(
+            f"The run is {str(record.run.status).replace('_', ' ')}, not complete, so it is no evidence.",
+            remedy=f"Resume it with `k3gate run --resume {record.run.id}`.",
+        )
+    match entry.rule:
+        case None:
+            return bounds.judge(entry, record, target)
+        case "bare_metal":
+            return rules.bare_metal(record)
+        case "placement":
+            return rules.placement(record)
+        case "residency":
+            return rules.residency(record, target)
+        case "evidence":
+            return rules.evidence(entry, record, target)
+        case "licence":
+            return rules.licence(entry, record, target)
+        case "steps":
+            return rules.steps(decided)
+    return unproven(f"This version of k3gate has no rule {entry.rule!r}.")
+
+
+def _source(entry: Criterion) -> str:
+    if entry.machines is None:
+        return entry.source
+    machines = {0: "no machine measured", 1: "1 machine"}.get(entry.machines, f"{entry.machines} machines")
+    return f"{entry.source} ({entry.date}, {machines})"
+
+
+def _remedy(entry: Criterion, judgement: Judgement) -> str | None:
+    if judgement.remedy is not None:
+        return judgement.remedy
+    if judgement.verdict is Verdict.FAIL:
+        return entry.remedy
+    return entry.to_settle() if judgement.verdict is Verdict.UNPROVEN else None

@@ -1,0 +1,306 @@
+"""The short list of rules for what is no bound. Each takes the record and gives a judgement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from k3gate import units
+from k3gate.gate import hardware
+from k3gate.gate.criteria import Criterion
+from k3gate.gate.judgement import Judgement, unproven, worst
+from k3gate.gate.targets import Target
+from k3gate.metrics import RESIDENCY_BYTES
+from k3gate.records import Evidence, Metric, RunRecord, State, Verdict
+
+_BANDWIDTH = "memory.bandwidth."
+
+
+def bare_metal(record: RunRecord) -> Judgement:
+    """Virtual fails; a container, a restriction or what could not be seen leaves it unproven."""
+    inventory = record.inventory
+    evidence: tuple[str, ...] = ("inventory:machine.virtual", "inventory:machine.container")
+    guest = hardware.virtual(inventory)
+    if guest is not None:
+        return Judgement(Verdict.FAIL, f"{_sentence(guest)}.", observed="virtual", evidence=evidence)
+    unseen = hardware.unknown(inventory)
+    if unseen is not None:
+        return unproven(f"{_sentence(unseen)}.", evidence)
+    limited = hardware.restricted(inventory)
+    if limited is not None:
+        return unproven(
+            f"{_sentence(limited)}.",
+            (*evidence, "inventory:cpu.allowed", "inventory:limits.restricted"),
+            remedy="Run it again without a CPU list, a control group or a container around it.",
+            observed="restricted",
+        )
+    if inventory.machine.container is not None:
+        return unproven(
+            f"The run was in a container ({inventory.machine.container}), which hides part of the machine.",
+            evidence,
+            remedy="Run it again outside the container.",
+            observed="container",
+        )
+    return Judgement(
+        Verdict.PASS, "No hypervisor, no container, all CPUs.", observed="bare metal", evidence=evidence
+    )
+
+
+def placement(record: RunRecord) -> Judgement:
+    """Every bandwidth figure carries a proof that its pages lay where it says."""
+    lost = hardware.topology(record.inventory)
+    bad, open_, good = [], [], []
+    for outcome in record.outcomes:
+        for metric in outcome.metrics:
+            if not metric.name.startswith(_BANDWIDTH) or metric.median is None:
+                continue
+            row = f"{outcome.probe}/{outcome.case}#{metric.name}"
+            proofs = [proof for proof in metric.proofs if proof.name == "placement"]
+            if any(proof.ok is False for proof in proofs):
+                bad.append((row, next(proof.detail for proof in proofs if proof.ok is False)))
+            elif not proofs or any(proof.ok is None for proof in proofs):
+                detail = next((proof.detail for proof in proofs if proof.ok is None), "no proof was kept")
+                open_.append((row, detail))
+            else:
+                good.append((row, ""))
+    total = len(bad) + len(open_) + len(good)
+    observed = f"{len(good)} of {total} proven"
+    if bad:
+        reason = (
+            f"{len(bad)} of {total} bandwidth figures come from other memory than they name ({bad[0][1]})."
+        )
+        return Judgement(Verdict.FAIL, reason, observed=observed, evidence=tuple(row for row, _ in bad))
+    if open_:
+        return unproven(
+            f"The placement of {len(open_)} of {total} bandwidth figures is unknown ({open_[0][1]}).",
+            tuple(row for row, _ in open_),
+            observed=observed,
+            remedy="Allow the move_pages call to the process (in a container: CAP_SYS_NICE), then run again.",
+        )
+    if not good:
+        return unproven("No bandwidth was measured in this run, so there is nothing to prove.")
+    rows = tuple(row for row, _ in good)
+    if lost is not None:
+        return unproven(f"{_sentence(lost)}.", rows, observed=observed)
+    return Judgement(
+        Verdict.PASS,
+        f"All {total} bandwidth figures were read from the memory they name.",
+        observed,
+        evidence=rows,
+    )
+
+
+def residency(record: RunRecord, target: Target) -> Judgement:
+    """CPU memory holds the target's image: lacking fails, held and verified passes, less held is unproven."""
+    inventory = record.inventory
+    image = target.image(len(hardware.memory_nodes(inventory)))
+    swap = inventory.memory.swap_used_bytes
+    note = f" Swap is in use: {units.exact_bytes(swap)}." if swap else ""
+    short = _too_small(record, image.bytes, image.arithmetic())
+    if short is not None:
+        hint = ""
+        if image.copies > 1:
+            one = image.bytes - sum(
+                image.parts[p] * (image.copies - 1) // image.copies for p in _weights(image.parts)
+            )
+            hint = f" One copy of the weights over all nodes needs {units.exact_bytes(one)}."
+        return Judgement(
+            Verdict.FAIL,
+            f"{short.reason}{hint}{note}",
+            short.observed,
+            unit="B",
+            evidence=short.evidence,
+            remedy=short.remedy,
+        )
+    need = image.bytes
+    rows = [
+        (f"{outcome.probe}/{outcome.case}#{metric.name}", metric)
+        for outcome in record.outcomes
+        for metric in outcome.metrics
+        if metric.name == RESIDENCY_BYTES.name
+    ]
+    held = [(row, metric) for row, metric in rows if _held(metric) is not None]
+    refused = [
+        (row, metric)
+        for row, metric in rows
+        if metric.state is State.FAILED
+        and metric.labels.get("memory") == "image"
+        and _wanted(metric, need) <= need
+    ]
+    if refused:
+        row, metric = refused[0]
+        why = metric.reason or "the allocation failed"
+        reason = f"The image could not be held: {why}. Needed: {image.arithmetic()}.{note}"
+        return Judgement(Verdict.FAIL, reason, observed="allocation failed", evidence=(row,))
+    if not held:
+        why = next((f"{m.state}, {m.reason or 'no reason given'}" for _, m in rows), None) or next(
+            (o.reason for o in record.outcomes if o.case.startswith("residency") and o.reason), None
+        )
+        told = f" ({why})" if why else ""
+        return unproven(f"No memory image was held in this run{told}. Needed: {image.arithmetic()}.{note}")
+    row, metric = max(held, key=lambda each: _held(each[1]) or 0.0)
+    size = _held(metric)
+    assert size is not None
+    observed = f"{units.exact_bytes(int(size))} held and verified"
+    flaw = next((proof for proof in metric.proofs if proof.ok is False), None)
+    if flaw is not None:
+        return unproven(
+            f"{observed}, but its proof of {flaw.name} failed ({flaw.detail}).",
+            (row,),
+            observed=size,
+            unit="B",
+        )
+    if size >= need:
+        return Judgement(
+            Verdict.PASS, f"{observed}; needed: {image.arithmetic()}.{note}", size, unit="B", evidence=(row,)
+        )
+    pool = metric.labels.get("memory") == "pool"
+    return unproven(
+        f"{observed}, {units.exact_bytes(int(need - size))} less than needed: {image.arithmetic()}.{note}",
+        (row,),
+        observed=size,
+        unit="B",
+        remedy=None
+        if pool
+        else "Free memory so that the whole image can be taken, or add memory, and run again.",
+    )
+
+
+def _too_small(record: RunRecord, need: int, arithmetic: str) -> Judgement | None:
+    """The machine's or the control group's memory is below `need`, in bytes."""
+    total, limit = record.inventory.memory.total_bytes, record.inventory.limits.cgroup_memory_bytes
+    if total is not None and total < need:
+        return Judgement(
+            Verdict.FAIL,
+            f"The target needs {arithmetic}; the machine has {units.exact_bytes(total)} of usable memory: "
+            f"{units.exact_bytes(need - total)} short.",
+            float(total),
+            evidence=("inventory:memory.total_bytes",),
+        )
+    if limit is not None and limit < need:
+        return Judgement(
+            Verdict.FAIL,
+            f"The target needs {arithmetic}; the control group allows {units.exact_bytes(limit)}: "
+            f"{units.exact_bytes(need - limit)} short.",
+            float(limit),
+            evidence=("inventory:limits.cgroup_memory_bytes",),
+            remedy="Run it again outside the container or control group, or raise its memory limit.",
+        )
+    return None
+
+
+def _weights(parts: Mapping[str, int]) -> tuple[str, ...]:
+    return tuple(part for part in ("experts", "trunk", "vision") if part in parts)
+
+
+def _held(metric: Metric) -> float | None:
+    """Bytes that were held in every round, or None where the metric is not sound."""
+    if metric.state is not State.OK or metric.unit != RESIDENCY_BYTES.unit or metric.median is None:
+        return None
+    return min(metric.median, metric.interval[0]) if metric.interval else None
+
+
+def _wanted(metric: Metric, unknown: float) -> float:
+    wanted = metric.labels.get("wanted_bytes")
+    return float(wanted) if isinstance(wanted, int | float) else unknown
+
+
+def evidence(criterion: Criterion, record: RunRecord, target: Target) -> Judgement:
+    """Evidence about the target's subject, the newest one, decides; about anything else it says nothing."""
+    about = [e for e in record.evidence if e.check == criterion.id and e.subject_kind == criterion.subject]
+    if not about:
+        return unproven(f"No evidence about {_subject_words(criterion.subject)}.")
+    wanted = _subjects(criterion.subject, record, target)
+    subjects = {each.subject for each in about}
+    if wanted is None and len(subjects) > 1:
+        return unproven(
+            f"The evidence is about {len(subjects)} different subjects.",
+            remedy="Name the right one under [subjects] in the target.",
+        )
+    fitting = [each for each in about if wanted is None or each.subject in wanted]
+    if not fitting:
+        return unproven(
+            f"The evidence is about another {criterion.subject} than the target's: {about[0].subject[:40]}."
+        )
+    newest = max(fitting, key=lambda each: each.gathered)
+    verdict = newest.verdict if newest.verdict in (Verdict.PASS, Verdict.FAIL) else Verdict.UNPROVEN
+    return Judgement(
+        verdict, newest.detail, observed=newest.subject, evidence=(f"evidence:{newest.subject}",)
+    )
+
+
+def licence(criterion: Criterion, record: RunRecord, target: Target) -> Judgement:
+    """The licence text that was found beside the checkpoint is the one that a named person accepted."""
+    accepted = target.licence_accepted
+    found = evidence(criterion, record, target)
+    sha256 = _licence_found(criterion, record, found)
+    if accepted is None:
+        return unproven(f"Nobody has accepted the licence: the target {target.name!r} names no one.")
+    if found.verdict is not Verdict.PASS or sha256 is None:
+        return unproven(
+            f"{accepted.by} accepted a licence on {accepted.on}, but the checkpoint's licence file was not read."
+        )
+    if sha256 != accepted.sha256:
+        return Judgement(
+            Verdict.FAIL,
+            f"{accepted.by} accepted another text on {accepted.on} than the one found, sha256:{sha256[:64]}.",
+            observed=f"sha256:{sha256}",
+            evidence=found.evidence,
+        )
+    return Judgement(
+        Verdict.PASS,
+        f"{accepted.by} accepted this licence on {accepted.on}.",
+        observed=f"sha256:{sha256}",
+        evidence=found.evidence,
+    )
+
+
+def _licence_found(criterion: Criterion, record: RunRecord, found: Judgement) -> str | None:
+    same: list[Evidence] = [
+        e
+        for e in record.evidence
+        if e.check == criterion.id and e.subject == found.observed and "sha256" in e.data
+    ]
+    if not same:
+        return None
+    return str(max(same, key=lambda each: each.gathered).data["sha256"]).removeprefix("sha256:").lower()
+
+
+def steps(decided: Mapping[int, Verdict]) -> Judgement:
+    """Steps 1 to 6 pass or are waived. `decided`: their verdicts, after waivers."""
+    counts = {verdict: sum(1 for each in decided.values() if each is verdict) for verdict in Verdict}
+    observed = ", ".join(f"{number} {verdict}" for number, verdict in sorted(decided.items()))
+    verdict = worst(decided.values())
+    if verdict in (Verdict.PASS, Verdict.WAIVED):
+        waived = counts[Verdict.WAIVED]
+        reason = "Steps 1 to 6 pass" + (f", {waived} of them by waivers." if waived else ".")
+        return Judgement(Verdict.PASS, reason, observed)
+    named = {
+        each: ", ".join(str(n) for n, v in sorted(decided.items()) if v is each)
+        for each in (Verdict.FAIL, Verdict.UNPROVEN)
+    }
+    said = [f"failed: {named[Verdict.FAIL]}"] if named[Verdict.FAIL] else []
+    said += [f"unproven: {named[Verdict.UNPROVEN]}"] if named[Verdict.UNPROVEN] else []
+    return Judgement(verdict, f"Steps {'; '.join(said)}.", observed)
+
+
+def _subjects(kind: str | None, record: RunRecord, target: Target) -> set[str] | None:
+    """Digests that evidence must be about, or None where the target does not pin one."""
+    if kind == "machine":
+        return {each for each in (record.run.machine, record.run.fingerprint) if each}
+    pinned = target.subjects.get(kind or "")
+    return None if pinned is None else {pinned}
+
+
+def _subject_words(kind: str | None) -> str:
+    words = {
+        "checkpoint": "the checkpoint",
+        "converted": "the converted file",
+        "runtime": "the runtime",
+        "machine": "this machine",
+        "bom": "the order",
+    }
+    return words.get(kind or "", "the subject")
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
