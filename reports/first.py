@@ -1,0 +1,402 @@
+"""The first page: the decision and its reasons, the machine, the ceiling, what limits it, what must happen next."""
+
+from __future__ import annotations
+
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+from markupsafe import Markup
+
+from k3gate import units
+from k3gate.records import (
+    CheckResult,
+    GateResult,
+    Inventory,
+    RunRecord,
+    RunStatus,
+    State,
+    StepResult,
+    Verdict,
+)
+from k3gate.reports import charts, words
+from k3gate.reports.evidence import CheckRow, Index, Link
+from k3gate.reports.unseen import Gap, numbers
+from k3gate.units import NBSP
+
+if TYPE_CHECKING:
+    from k3gate.analysis.ladder import Rung
+
+_ORDER = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.WAIVED, Verdict.PASS)
+
+
+@frozen
+class StepLine:
+    """A step in the table of seven."""
+
+    step: StepResult
+    title: str
+    why: str
+
+
+@frozen
+class Next:
+    """One thing that must happen. `how` may hold `code` in backquotes."""
+
+    title: str
+    how: str
+    settles: str
+    link: Link
+
+
+@frozen
+class Expected:
+    """What may be said of the decode rate: only a ceiling in this version."""
+
+    hero: str
+    small: str
+    chart: Markup | None
+    note: str
+    link: Link
+
+
+@frozen
+class FirstPage:
+    word: str
+    mark: Verdict
+    lead: str
+    waived_fails: tuple[tuple[Link, str], ...]
+    without_waivers: str | None
+    facts: tuple[tuple[str, str], ...]
+    kind: str
+    bare: bool
+    expected: Expected
+    limit: tuple[str, str]
+    steps: tuple[StepLine, ...]
+    next: tuple[Next, ...]
+    next_more: int
+
+
+def first_page(
+    record: RunRecord, gate: GateResult, rungs: Sequence[Rung], index: Index, gaps: Sequence[Gap], target: str
+) -> FirstPage:
+    """All that the first page says."""
+    waived_fails = tuple(
+        (Link(w.number, f"#{w.anchor}"), w.check.claim)
+        for w in index.waivers
+        if w.check is not None and w.check.decided is Verdict.FAIL
+    )
+    actions = list(_next(record, gate, index, gaps))
+    kind, bare = machine_kind(record.inventory)
+    return FirstPage(
+        word=decision(gate),
+        mark=gate.verdict,
+        lead=_lead(record, gate, index, gaps),
+        waived_fails=waived_fails,
+        without_waivers=_bare_verdict(gate) if gate.waivers else None,
+        facts=tuple(_facts(record, gate)),
+        kind=kind,
+        bare=bare,
+        expected=_expected(rungs, decode_target(target), _fails(gate, "residency")),
+        limit=_limit(gate, rungs),
+        steps=tuple(
+            StepLine(step, f"{STEP_TITLES.get(step.name, words.capital(step.name))}", _why(step))
+            for step in gate.steps
+        ),
+        next=tuple(actions[:3]),
+        next_more=max(0, len(actions) - 3),
+    )
+
+
+STEP_TITLES = {
+    "checkpoint": "Checkpoint",
+    "runtime": "Runtime",
+    "quantization": "Quantization",
+    "prototype": "Prototype",
+    "correctness": "Correctness",
+    "roofline": "Roofline",
+    "bom": "BOM",
+}
+
+
+def decision(gate: GateResult) -> str:
+    """The decision in the words of the heading."""
+    if gate.verdict is Verdict.WAIVED:
+        return f"Pass, with {words.count(gate.waivers, 'waiver')}"
+    return {Verdict.PASS: "Pass", Verdict.FAIL: "Fail"}.get(gate.verdict, "Not proven")
+
+
+def _bare_verdict(gate: GateResult) -> str:
+    found = {check.decided for step in gate.steps for check in step.checks}
+    worst = next((verdict for verdict in _ORDER if verdict in found), Verdict.UNPROVEN)
+    return words.VERDICTS[worst]
+
+
+def _applicable(gate: GateResult) -> list[CheckResult]:
+    return [c for s in gate.steps for c in s.checks if c.verdict is not Verdict.NOT_APPLICABLE]
+
+
+def _fails(gate: GateResult, name: str) -> CheckResult | None:
+    return next(
+        (c for c in _applicable(gate) if c.id.endswith("." + name) and c.decided is Verdict.FAIL), None
+    )
+
+
+def _lead(record: RunRecord, gate: GateResult, index: Index, gaps: Sequence[Gap]) -> str:
+    checks = _applicable(gate)
+    total = words.count(len(checks), "check")
+    unproven = sum(c.verdict is Verdict.UNPROVEN for c in checks)
+    if record.run.status is not RunStatus.COMPLETE:
+        return (
+            f"Do not order. This run is {STATUS_WORDS[record.run.status]}, so none of its figures "
+            "counts as evidence. Complete it, then judge it again."
+        )
+    if gate.verdict is Verdict.FAIL:
+        rows = [row for row in index.checks if row.check.verdict is Verdict.FAIL]
+        names = words.listed(f"{row.number} ({_lower(row.check.claim)})" for row in rows[:3])
+        more = f" and {words.count(len(rows) - 3, 'more')}" if len(rows) > 3 else ""
+        verb = "fails" if len(rows) == 1 else "fail"
+        noun = "check" if len(rows) == 1 else "checks"
+        first = next((row.check.reason for row in rows if row.check.reason), None)
+        reason = f" {_sentence(first)}" if first and len(first) < 220 else ""
+        rest = f" {words.capital(_number(unproven))} of {len(checks)} lack evidence." if unproven else ""
+        return f"Do not order this machine for this target: {noun} {names}{more} {verb}.{reason}{rest}"
+    if gate.verdict is Verdict.UNPROVEN:
+        failed = any(c.decided is Verdict.FAIL for c in checks)
+        ruled = (
+            "" if failed else "Nothing that was measured rules Kimi K3 out, but the evidence is incomplete: "
+        )
+        steps = sum(s.verdict is Verdict.UNPROVEN for s in gate.steps)
+        groups = [gap for gap in gaps if gap.checks]
+        first_words = f"{unproven} of {total} lack evidence" if ruled else f"{unproven} of {total} lack it"
+        waits = (
+            f"; one thing is missing, and {words.count(steps, 'step')} "
+            f"{'waits' if steps == 1 else 'wait'} for it"
+            if len(groups) == 1
+            else f", and {words.count(steps, 'step')} of seven {'waits' if steps == 1 else 'wait'} for them"
+        )
+        return f"Do not order yet. {ruled}{first_words}{waits}."
+    if gate.verdict is Verdict.WAIVED:
+        return (
+            f"The evidence meets the bounds of {len(checks) - gate.waivers} of {total}; for the others a "
+            "named person has accepted what is missing or missed."
+        )
+    return f"All {total} that apply to this target are met by evidence from this machine."
+
+
+def _number(number: int) -> str:
+    return words.count(number, "check")
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:] if len(text) > 1 and text[1].islower() else text
+
+
+def _sentence(text: str) -> str:
+    text = words.capital(words.tied(text.strip()))
+    return text if text.endswith((".", "?")) else text + "."
+
+
+STATUS_WORDS = {
+    RunStatus.RUNNING: "still running",
+    RunStatus.COMPLETE: "complete",
+    RunStatus.INTERRUPTED: "interrupted",
+    RunStatus.ABANDONED: "abandoned",
+    RunStatus.STORAGE_FAILED: "cut short because its results could not be stored",
+}
+
+
+def machine_kind(inventory: Inventory) -> tuple[str, bool]:
+    """What kind of machine this is in words, and whether nothing stands between the run and the hardware."""
+    machine, limits = inventory.machine, inventory.limits
+    parts = []
+    if machine.virtual:
+        parts.append(f"virtual machine ({machine.hypervisor or 'hypervisor not named'})")
+    elif machine.virtual is None:
+        parts.append("bare metal or virtual: not known")
+    else:
+        parts.append("bare metal")
+    if machine.wsl:
+        parts.append("WSL")
+    if machine.container:
+        parts.append(f"in a container ({machine.container})")
+    bare = machine.virtual is False and not machine.container
+    held = []
+    if limits.cgroup_memory_bytes is not None:
+        held.append(f"{words.size(limits.cgroup_memory_bytes)} of memory")
+    if limits.cgroup_cpus is not None:
+        held.append(f"{units.significant(limits.cgroup_cpus)} CPUs of time")
+    if limits.cpuset_cpus is not None and inventory.cpu.online and limits.restricted:
+        held.append(f"{len(limits.cpuset_cpus)} of {len(inventory.cpu.online)} CPUs")
+    if limits.restricted or held:
+        parts.append("limited to " + words.listed(held) if held else "limited to a part of the machine")
+        bare = False
+    text = words.capital(", ".join(parts))
+    return (text if bare else f"{text}. Figures are those of what was rented, not of the hardware"), bare
+
+
+def machine_line(inventory: Inventory) -> str:
+    """The machine in one line: sockets, cores, memory, nodes."""
+    cpu, memory = inventory.cpu, inventory.memory
+    sockets, cores = cpu.sockets, cpu.cores
+    parts = []
+    if sockets and cores and cores % sockets == 0 and sockets > 1:
+        parts.append(f"{sockets}{NBSP}×{NBSP}{cores // sockets} cores")
+    elif cores:
+        parts.append(f"{cores} cores" if cores > 1 else "1 core")
+    if cpu.model:
+        parts.append(cpu.model)
+    if memory.total_bytes is not None:
+        parts.append(f"{units.gib(memory.total_bytes, NBSP)} usable memory")
+    if memory.channels and memory.configured_mts:
+        parts.append(f"{memory.channels} channels at {memory.configured_mts:,}{NBSP}MT/s")
+    nodes = len(inventory.numa.nodes)
+    if nodes:
+        parts.append(words.count(nodes, "NUMA node"))
+    return ", ".join(parts) or "unknown"
+
+
+def _facts(record: RunRecord, gate: GateResult) -> Iterable[tuple[str, str]]:
+    run, machine = record.run, record.inventory.machine
+    name = run.machine_name or machine.name or machine.product
+    yield "Machine", f"{name}: {machine_line(record.inventory)}" if name else machine_line(record.inventory)
+    yield "Target", gate.target
+    yield "Measured", f"{words.span(run.started, run.ended)}, profile {run.profile}"
+
+
+def decode_target(text: str) -> float | None:
+    """The decode rate per sequence that a target's text asks for, or None where it names none."""
+    try:
+        document = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return None
+    found = _seek(document, "decode_tokens_per_s", 4)
+    number = found.get("value") if isinstance(found, dict) else found
+    usable = isinstance(number, int | float) and not isinstance(number, bool) and number > 0
+    return float(number) if usable else None  # type: ignore[arg-type]
+
+
+def _seek(document: dict[str, Any], key: str, depth: int) -> Any:
+    if key in document:
+        return document[key]
+    for item in document.values():
+        if isinstance(item, dict) and depth:
+            found = _seek(item, key, depth - 1)
+            if found is not None:
+                return found
+    return None
+
+
+def _expected(rungs: Sequence[Rung], target: float | None, residency: CheckResult | None) -> Expected:
+    unknown = "A prediction needs the decode replay, which this run does not hold."
+    best = next(
+        (
+            rung
+            for key in ("read", "paper")
+            for rung in rungs
+            if rung.key == key and rung.tokens_per_s is not None
+        ),
+        None,
+    )
+    if best is None or best.tokens_per_s is None:
+        return Expected(
+            hero="Not known",
+            small="no prediction, and no ceiling either",
+            chart=None,
+            note=f"{unknown} A ceiling needs a read of the whole machine and the bytes of a token.",
+            link=Link("Ladder", "#ladder"),
+        )
+    limit = best.tokens_per_s
+    label = _tokens
+    basis = "measured read bandwidth" if best.key == "read" else "paper bandwidth"
+    against = f", against a target of at least {label(target)}" if target else ""
+    fit = " It holds only if the model fitted, and it does not." if residency else ""
+    return Expected(
+        hero=f"At most {label(limit)}",
+        small=f"tokens/s for one sequence{against}",
+        chart=charts.ceiling(limit, target, label, key="c-ceiling"),
+        note=f"A ceiling from {basis}, not an expectation: nothing but memory is counted.{fit} {unknown}",
+        link=Link("Ladder", "#ladder"),
+    )
+
+
+def _tokens(value: float) -> str:
+    return units.significant(value, 2 if value < 100 else 3)
+
+
+def _limit(gate: GateResult, rungs: Sequence[Rung]) -> tuple[str, str]:
+    residency = _fails(gate, "residency")
+    if residency is not None:
+        return "Capacity.", _sentence(residency.reason or "the image of the model does not fit")
+    replay = next((rung for rung in rungs if rung.key == "replay"), None)
+    if replay is not None and replay.state is State.OK:
+        return "Not known.", "The replay has run, but its time was not split by tier."
+    return (
+        "Not known.",
+        "The decode replay has not run, so nothing says which tier takes the time of a token.",
+    )
+
+
+def _why(step: StepResult) -> str:
+    checks = [c for c in step.checks if c.verdict is not Verdict.NOT_APPLICABLE]
+    if not checks:
+        return "no check applies to this target"
+    if step.verdict is Verdict.PASS:
+        return f"{len(checks)} of {len(checks)} checks pass" if len(checks) > 1 else "its check passes"
+    worst = [c for c in checks if c.verdict is step.verdict]
+    verb = {
+        Verdict.FAIL: ("fails", "fail"),
+        Verdict.UNPROVEN: ("lacks evidence", "lack evidence"),
+        Verdict.WAIVED: ("is waived", "are waived"),
+    }[step.verdict]
+    if step.verdict is Verdict.FAIL and len(worst) == 1:
+        return f"{worst[0].id.rpartition('.')[2].replace('_', ' ')} fails"
+    if len(worst) == len(checks) and len(checks) > 1:
+        return f"all {len(checks)} checks {verb[1]}"
+    return f"{len(worst)} of {len(checks)} checks {verb[len(worst) > 1]}"
+
+
+def _next(record: RunRecord, gate: GateResult, index: Index, gaps: Sequence[Gap]) -> Iterable[Next]:
+    run = record.run
+    if run.status is not RunStatus.COMPLETE:
+        yield Next(
+            "Complete the run",
+            f"`k3gate run --resume {run.id}` measures what is missing and nothing twice.",
+            "All checks wait for it.",
+            Link("Provenance", "#provenance"),
+        )
+    failed: dict[str, list[CheckRow]] = defaultdict(list)
+    for row in index.checks:
+        if row.check.verdict is Verdict.FAIL:
+            failed[row.check.remedy or row.check.id].append(row)
+    for rows in failed.values():
+        yield Next(
+            f"Settle the failed {_checks(rows)}",
+            _sentence(rows[0].check.remedy or "no remedy is known; this machine does not meet the target"),
+            f"{rows[0].check.claim}.",
+            Link(f"Step {rows[0].step}", f"#step{rows[0].step}"),
+        )
+    for gap in gaps:
+        open_ = [row for row in gap.checks if row.check.verdict is Verdict.UNPROVEN]
+        if open_:
+            yield Next(
+                f"Prove {_checks(open_)}",
+                _sentence(gap.cure),
+                _sentence("; ".join(row.check.claim for row in open_[:2]))
+                if len(open_) < 3
+                else f"{open_[0].check.claim}, and {words.count(len(open_) - 1, 'more')}.",
+                gap.link,
+            )
+    if gate.verdict in (Verdict.PASS, Verdict.WAIVED):
+        yield Next(
+            "Freeze the order",
+            "Order what was measured, nothing else: `k3gate bom freeze`.",
+            "After delivery, measure again.",
+            Link("Step 7", "#step7"),
+        )
+
+
+def _checks(rows: Sequence[CheckRow]) -> str:
+    return f"{'check' if len(rows) == 1 else 'checks'} {numbers(rows)}"

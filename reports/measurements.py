@@ -1,0 +1,611 @@
+"""Figures from the metrics of a run: the NUMA matrix, rates, scatter of the rounds, page sizes, residency."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from attrs import frozen
+from markupsafe import Markup
+
+from k3gate import units
+from k3gate.metrics import MEMORY_READ, RESIDENCY_BYTES, RESIDENCY_RATE
+from k3gate.records import Metric, RunRecord, State
+from k3gate.reports import charts, words
+from k3gate.reports.evidence import Index, Link, SampleRow
+from k3gate.reports.unseen import SEEN
+from k3gate.units import NBSP
+
+MOST_COLUMNS = 8
+MOST_ROWS = 48
+
+
+@frozen
+class Cell:
+    """A cell of the matrix. `ink` 6 to 42: the share of colour; `word` stands where there is no number."""
+
+    word: str
+    link: Link | None
+    ink: int | None
+    local: bool
+
+
+@frozen
+class Matrix:
+    """A part of the NUMA matrix: all CPU nodes by some memory nodes."""
+
+    caption: str
+    groups: tuple[tuple[str, int], ...]
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, str, tuple[Cell, ...]], ...]
+    big: bool
+
+
+@frozen
+class BarRow:
+    """A row with a drawing and its figures; `figures` are the cells after the drawing."""
+
+    title: str
+    sub: str
+    chart: Markup
+    figures: tuple[str, ...]
+    link: Link | None
+    state: str = ""
+
+
+@frozen
+class Figure:
+    """A numbered figure. `absent`: one line in its place."""
+
+    anchor: str
+    number: int
+    title: str
+    subtitle: str
+    source: str
+    links: tuple[Link, ...] = ()
+    matrices: tuple[Matrix, ...] = ()
+    head: tuple[str, ...] = ()
+    axis: Markup | None = None
+    bars: tuple[BarRow, ...] = ()
+    facts: tuple[tuple[str, str], ...] = ()
+
+
+@frozen
+class Absent:
+    """A figure that could not be drawn, and why."""
+
+    title: str
+    state: str
+    reason: str
+    link: Link | None
+
+
+class Measurements:
+    """All figures of the measurements section; numbers follow `first`."""
+
+    def __init__(self, record: RunRecord, index: Index, first: int) -> None:
+        self._record = record
+        self._index = index
+        self._next = first
+        self._reads = [row for row in index.samples if row.metric.name == MEMORY_READ.name]
+        self.items: tuple[Figure | Absent, ...] = (
+            self._matrix(),
+            self._rates(),
+            self._rounds(),
+            self._pages(),
+            self._residency(),
+        )
+
+    def _number(self) -> int:
+        self._next += 1
+        return self._next - 1
+
+    def _missing(self, title: str, prefix: str) -> Absent:
+        """The line for a figure without data: state and reason of the first case that should have it."""
+        for outcome in self._record.outcomes:
+            if outcome.case.startswith(prefix):
+                reason = outcome.reason or next((m.reason for m in outcome.metrics if m.reason), None)
+                link = self._index.case_link(outcome.probe, outcome.case)
+                return Absent(title, words.STATES[outcome.state], reason or "no figure was stored", link)
+        for left in self._record.run.left_out:
+            if left.case.startswith(prefix):
+                link = self._index.gaps.get(f"{left.probe}/{left.case}")
+                return Absent(title, "not run", left.reason, link)
+        return Absent(title, "not run", "no case of this run measures it", None)
+
+    # --- NUMA ------------------------------------------------------------------------------------------
+
+    def _matrix(self) -> Figure | Absent:
+        cells = {
+            (row.metric.labels.get("cpu_node"), row.metric.labels.get("memory_node")): row
+            for row in reversed(self._reads)
+            if row.metric.labels.get("scope") == "node" and not row.outcome.case.startswith("read.4k")
+        }
+        cells = {key: row for key, row in cells.items() if None not in key}
+        seen = {key: row for key, row in cells.items() if _usable(row.metric)}
+        title = "Bandwidth from every node to every node"
+        if not seen:
+            return self._missing(title, "read.node")
+        rates = {key: row.metric.median or 0.0 for key, row in seen.items()}
+        nodes = {node.id: node for node in self._record.inventory.numa.nodes}
+        readers = sorted({int(str(c)) for c, _ in cells} | {n.id for n in nodes.values() if n.cpus})
+        memories = sorted({int(str(m)) for _, m in cells} | set(nodes))
+        low, high = min(rates.values()), max(rates.values())
+
+        def cell(cpu: int, memory: int) -> Cell:
+            row, local = cells.get((cpu, memory)), cpu == memory
+            if row is not None and (cpu, memory) in rates:
+                value = rates[cpu, memory]
+                ink = 24 if high == low else round(6 + 36 * (value - low) / (high - low))
+                mark = " (unstable)" if row.metric.state is State.UNSTABLE else ""
+                return Cell(words.rate(value) + mark, row.link, ink, local)
+            node = nodes.get(memory)
+            if node is not None and node.memory_bytes == 0:
+                return Cell("no memory", None, None, local)
+            gap = self._index.case_link("memory", f"read.node{cpu}.node{memory}")
+            state = words.STATES[row.metric.state] if row is not None else "not run"
+            return Cell(state, gap, None, local)
+
+        parts = _split(memories, lambda node: self._socket(node))
+        matrices = tuple(
+            Matrix(
+                caption=f"Bandwidth, GB/s{'' if len(parts) == 1 else f', part {n} of {len(parts)}'}",
+                groups=_runs([self._place(node) for node in part]),
+                columns=tuple(f"node {node}" for node in part),
+                rows=tuple(
+                    (f"node {cpu}", self._place(cpu, ""), tuple(cell(cpu, memory) for memory in part))
+                    for cpu in readers
+                ),
+                big=len(readers) > 4 or len(part) > 4,
+            )
+            for n, part in enumerate(parts, 1)
+        )
+        ordered = [row for row in self._reads if row in seen.values()]
+        proofs = _proof_line(ordered)
+        return Figure(
+            anchor="fig-numa",
+            number=self._number(),
+            title=_numa_title(rates),
+            subtitle=(
+                "All physical cores of one node read from the memory of one node; framed cells are local; "
+                "more ink is more bandwidth; median of the rounds"
+            ),
+            source=f"{_conditions(ordered[0].metric)}. {proofs}",
+            links=_ends(ordered),
+            matrices=matrices,
+        )
+
+    def _socket(self, node: int) -> int | None:
+        cpu = self._record.inventory.cpu
+        found = next((n for n in self._record.inventory.numa.nodes if n.id == node), None)
+        sockets = {cpu.package_of[c] for c in found.cpus if c in cpu.package_of} if found else set()
+        return sockets.pop() if len(sockets) == 1 else None
+
+    def _place(self, node: int, prefix: str = "memory of ") -> str:
+        socket = self._socket(node)
+        if socket is None:
+            return f"{prefix}nodes without a socket" if prefix else "socket not known"
+        return f"{prefix}socket {socket}"
+
+    # --- rates -----------------------------------------------------------------------------------------
+
+    def _rates(self) -> Figure | Absent:
+        wanted = [row for row in self._reads if _usable(row.metric) and _is_local(row)]
+        title = "One core, one node, the whole machine"
+        if not wanted:
+            return self._missing(title, "read.")
+        paper = self._record.inventory.memory.theoretical_bytes_per_s
+        top = max(
+            [_high(row.metric) for row in wanted]
+            + ([paper] if paper and any(_scope(r) == "machine" for r in wanted) else [])
+        )
+        place = charts.scale(0, top, end=92)
+        order = {"core": 0, "node": 1, "machine": 2}
+        wanted.sort(key=lambda row: order.get(_scope(row), 3))
+        bars = []
+        for row in wanted:
+            metric = row.metric
+            parts = [charts.band(0, place(metric.median or 0), "25%", "50%", "f-data")]
+            if metric.interval:
+                parts.append(charts.whisker(place(metric.interval[0]), place(metric.interval[1]), "wi"))
+            if paper and _scope(row) == "machine":
+                parts.append(charts.vertical(place(paper), "12%", "88%", "target"))
+            bars.append(self._row(row, parts))
+        best = {
+            scope: max((r.metric.median or 0 for r in wanted if _scope(r) == scope), default=None)
+            for scope in order
+        }
+        tail = "; upright stroke: paper rate of the machine" if paper and best["machine"] else ""
+        return Figure(
+            anchor="fig-rates",
+            number=self._number(),
+            title=_rates_title(best),
+            subtitle=f"Read bandwidth in GB/s from 0; bar: median; whisker: 95 % interval over rounds{tail}",
+            source=f"{_conditions(wanted[-1].metric)}. {_proof_line(wanted)}",
+            links=_ends(wanted),
+            head=("Who reads", "Read bandwidth", "GB/s", "95 % interval", "Threads", "State"),
+            bars=tuple(bars),
+        )
+
+    def _row(self, row: SampleRow, parts: Sequence[Markup]) -> BarRow:
+        metric = row.metric
+        return BarRow(
+            title=row.outcome.title or row.outcome.case,
+            sub="",
+            chart=charts.cell(parts),
+            figures=(
+                words.rate(metric.median),
+                _range(metric),
+                _threads(metric),
+            ),
+            link=row.link,
+            state=words.STATES[metric.state],
+        )
+
+    def _rounds(self) -> Figure | Absent:
+        rows = [row for row in self._reads if _usable(row.metric) and row.metric.samples]
+        title = "Scatter of the rounds"
+        if not rows:
+            return self._missing(title, "read.")
+        left_out = ""
+        if len(rows) > MOST_ROWS:
+            rows = sorted(rows, key=lambda r: (_is_local(r), _spread(r.metric)), reverse=True)[:MOST_ROWS]
+            left_out = (
+                f" The {MOST_ROWS} of {len(self._reads)} cases shown are the local ones and those that "
+                "scatter most; the others stand under Samples."
+            )
+        reach = max(max(_spread(row.metric), _half(row.metric)) for row in rows)
+        reach = max(0.01, reach * 1.08)
+        place = charts.scale(1 - reach, 1 + reach, start=2, end=98)
+        step = _round_step(reach)
+        marks = [n * step for n in range(-int(reach / step), int(reach / step) + 1)]
+        bars = []
+        for row in rows:
+            metric, median = row.metric, row.metric.median or 1.0
+            parts = [
+                charts.vertical(place(1 + mark), 0, "100%", "g" if abs(mark) > 1e-9 else "one")
+                for mark in marks
+            ]
+            if metric.interval:
+                low, high = (edge / median for edge in metric.interval)
+                parts.append(charts.band(place(low), place(high), "30%", "40%", "f-data2"))
+            parts += [
+                charts.dot(place(value / median), "50%", "f-data") for _, value in round_medians(metric)
+            ]
+            bars.append(
+                BarRow(
+                    title=row.outcome.title or row.outcome.case,
+                    sub="",
+                    chart=charts.cell(parts),
+                    figures=(
+                        words.rate(metric.median),
+                        f"±{NBSP}{units.significant(_spread(metric) * 100, 2)}{NBSP}%",
+                        str(len(round_medians(metric))),
+                    ),
+                    link=row.link,
+                    state=words.STATES[metric.state],
+                )
+            )
+        axis = charts.cell(
+            [
+                charts.text(
+                    place(1 + mark),
+                    18,
+                    "median" if abs(mark) < 1e-9 else _signed(mark),
+                    style="tb" if abs(mark) < 1e-9 else "",
+                    anchor="middle",
+                )
+                for mark in marks
+            ]
+        )
+        widest = max(rows, key=lambda row: _spread(row.metric))
+        return Figure(
+            anchor="fig-rounds",
+            number=self._number(),
+            title=(
+                f"Rounds scatter by up to ±{NBSP}{units.significant(_spread(widest.metric) * 100, 2)}{NBSP}% "
+                f"({widest.outcome.title or widest.outcome.case})"
+            ),
+            subtitle=(
+                "Dot: median of one round in a process of its own, relative to the median of all; "
+                "band: 95 % interval over rounds. The axis does not start at 0"
+            ),
+            source=f"A check compares the band with its bound.{left_out}",
+            links=_ends(rows),
+            head=("Case", "Rounds against their median", "GB/s", "Scatter", "Rounds", "State"),
+            axis=axis,
+            bars=tuple(bars),
+        )
+
+    def _pages(self) -> Figure | Absent:
+        small = [
+            row for row in self._reads if row.outcome.case.startswith("read.4k.") and _usable(row.metric)
+        ]
+        if not small:
+            return self._missing("Small against large pages", "read.4k.")
+        large = {
+            row.metric.labels.get("cpu_node"): row
+            for row in self._reads
+            if _scope(row) == "node" and _is_local(row) and _usable(row.metric)
+        }
+        pairs = [(row, large.get(row.metric.labels.get("cpu_node"))) for row in small]
+        top = max(_high(r.metric) for pair in pairs for r in pair if r is not None)
+        place = charts.scale(0, top, end=92)
+        bars, ratios = [], []
+        for row, other in pairs:
+            for shown in (row, other):
+                if shown is None:
+                    continue
+                metric = shown.metric
+                parts = [
+                    charts.band(
+                        0, place(metric.median or 0), "25%", "50%", "f-data2" if shown is row else "f-data"
+                    )
+                ]
+                if metric.interval:
+                    parts.append(charts.whisker(place(metric.interval[0]), place(metric.interval[1]), "wi"))
+                ratio = "–"
+                if shown is row and other is not None and other.metric.median:
+                    ratios.append((metric.median or 0) / other.metric.median)
+                    ratio = units.significant(ratios[-1])
+                bars.append(
+                    BarRow(
+                        title=f"node {metric.labels.get('cpu_node')}, "
+                        f"pages of {words.size(metric.labels.get('page_size'))}",
+                        sub="",
+                        chart=charts.cell(parts),
+                        figures=(words.rate(metric.median), _range(metric), ratio),
+                        link=shown.link,
+                        state=words.STATES[metric.state],
+                    )
+                )
+        title = "Read bandwidth with pages of 4 KiB"
+        if ratios:
+            loss = (1 - min(ratios)) * 100
+            title = (
+                f"Pages of 4{NBSP}KiB keep {units.significant(min(ratios) * 100, 2)}{NBSP}% of the bandwidth"
+                if loss >= 0
+                else "Small pages cost no bandwidth here"
+            )
+        return Figure(
+            anchor="fig-pages",
+            number=self._number(),
+            title=title,
+            subtitle="Local read bandwidth of a node in GB/s from 0, by the page size really obtained",
+            source=_proof_line([row for row, _ in pairs]),
+            links=_ends(small),
+            head=("Node and page size", "Read bandwidth", "GB/s", "95 % interval", "Of large pages", "State"),
+            bars=tuple(bars),
+        )
+
+    # --- residency -------------------------------------------------------------------------------------
+
+    def _residency(self) -> Figure | Absent:
+        row = next((r for r in self._index.samples if r.metric.name == RESIDENCY_BYTES.name), None)
+        if row is None or row.metric.median is None:
+            return self._missing("Holding the image of the model in memory", "residency.")
+        metric, labels = row.metric, row.metric.labels
+        wanted = labels.get("wanted_bytes")
+        image = labels.get("memory") == "image"
+        inventory = self._record.inventory
+        held = int(metric.median or 0)
+        figures: list[tuple[str, float | None, str, str]] = []
+        if isinstance(wanted, int | float):
+            figures.append(("Wanted by the target", float(wanted), "f-grey", "–"))
+        figures.append(
+            (
+                "Held and verified" if image else "Held and verified, a small pool",
+                float(held),
+                "f-data",
+                row.number,
+            )
+        )
+        for name, amount in (
+            ("Usable memory of the machine", inventory.memory.total_bytes),
+            ("Available at the start", inventory.memory.available_bytes),
+            ("May be used by this process", inventory.limits.usable_memory_bytes),
+        ):
+            if amount is not None:
+                figures.append((name, float(amount), "f-data2", "–"))
+        top = max((amount for _, amount, _, _ in figures if amount), default=1.0)
+        place = charts.scale(0, top or 1.0, end=92)
+        bars = [
+            BarRow(
+                title=name,
+                sub="",
+                chart=charts.cell([charts.band(0, place(amount or 0), "25%", "50%", style)]),
+                figures=(
+                    units.exact_bytes(int(amount or 0), NBSP),
+                    units.gib(amount, NBSP),
+                    words.share((amount or 0) / float(wanted)) if _positive(wanted) else "–",
+                ),
+                link=row.link if sample != "–" else Link("Machine", "#machine"),
+                state=words.STATES[metric.state] if sample != "–" else "–",
+            )
+            for name, amount, style, sample in figures
+        ]
+        touch = next((r for r in self._index.samples if r.metric.name == RESIDENCY_RATE.name), None)
+        touched = (
+            f" First touch ran at {words.value(touch.metric.median, 'B/s')}."
+            if touch and touch.metric.median
+            else ""
+        )
+        return Figure(
+            anchor="fig-residency",
+            number=self._number(),
+            title=_residency_title(wanted, held, image, inventory.limits.usable_memory_bytes),
+            subtitle="Memory that was allocated, touched and read back with the right pattern, from 0",
+            source=f"Nodes {labels.get('nodes') or 'not named'}.{touched} {_proof_line([row])}",
+            links=tuple(r.link for r in (row, touch) if r is not None),
+            head=("Memory", "Size", "GB", "GiB", "Of wanted", "State"),
+            bars=tuple(bars),
+        )
+
+
+def _positive(number: object) -> bool:
+    return isinstance(number, int | float) and not isinstance(number, bool) and number > 0
+
+
+def _residency_title(wanted: object, held: int, image: bool, usable: int | None) -> str:
+    if isinstance(wanted, int | float) and wanted > 0:
+        if image and held >= wanted:
+            return f"The image of {words.value(float(wanted), 'B')} was held and verified in full"
+        if usable is not None and usable < wanted:
+            return (
+                f"The target wants {words.value(float(wanted), 'B')}; this process may use "
+                f"{words.value(float(usable), 'B')}"
+            )
+    kind = "of the image" if image else "in a small pool, not the image"
+    return f"{words.value(float(held), 'B')} {kind} were held and verified"
+
+
+def round_medians(metric: Metric) -> list[tuple[int, float]]:
+    """(round, median of its samples), by round."""
+    rounds: dict[int, list[float]] = defaultdict(list)
+    for sample in metric.samples:
+        rounds[sample.round].append(sample.value)
+    return [(number, statistics.median(values)) for number, values in sorted(rounds.items())]
+
+
+def _usable(metric: Metric) -> bool:
+    return metric.state in SEEN and metric.median is not None and metric.median > 0
+
+
+def _scope(row: SampleRow) -> str:
+    return str(row.metric.labels.get("scope"))
+
+
+def _is_local(row: SampleRow) -> bool:
+    labels = row.metric.labels
+    remote = labels.get("cpu_node") != labels.get("memory_node") or labels.get("placement") == "remote"
+    return not remote and not row.outcome.case.startswith("read.4k")
+
+
+def _high(metric: Metric) -> float:
+    return max(metric.median or 0.0, metric.interval[1] if metric.interval else 0.0)
+
+
+def _spread(metric: Metric) -> float:
+    """The largest distance of a round's median from the median of all, as a share."""
+    median = metric.median or 1.0
+    return max((abs(value / median - 1) for _, value in round_medians(metric)), default=0.0)
+
+
+def _half(metric: Metric) -> float:
+    if metric.interval is None or not metric.median:
+        return 0.0
+    return max(abs(edge / metric.median - 1) for edge in metric.interval)
+
+
+def _range(metric: Metric) -> str:
+    if metric.interval is None:
+        return "no interval"
+    return "–".join(words.rate(edge) for edge in metric.interval)
+
+
+def _threads(metric: Metric) -> str:
+    threads = metric.labels.get("threads")
+    return f"{threads:,}" if isinstance(threads, int) else "unknown"
+
+
+def _signed(mark: float) -> str:
+    sign = "+" if mark > 0 else units.MINUS
+    return f"{sign}{units.significant(abs(mark) * 100, 2)}{NBSP}%"
+
+
+def _round_step(reach: float) -> float:
+    return next((s for s in (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0) if reach / s < 3.0), 5.0)
+
+
+def _conditions(metric: Metric) -> str:
+    labels = metric.labels
+    parts = []
+    if labels.get("page_size") is not None:
+        parts.append(f"pages of {words.size(labels['page_size'])}")
+    if labels.get("pool_bytes") is not None:
+        pool = f"working set {words.size(labels['pool_bytes'])}"
+        cache = labels.get("cache_bytes")
+        amount = labels["pool_bytes"]
+        if isinstance(cache, int) and cache > 0 and isinstance(amount, int | float):
+            pool += f", {units.significant(amount / cache, 2)} times the last-level caches in play"
+        parts.append(pool)
+    if labels.get("isa"):
+        parts.append(f"{labels.get('kernel', 'read')} kernel, {labels['isa']}")
+    if labels.get("counting"):
+        parts.append(str(labels["counting"]))
+    return words.capital("; ".join(parts)) if parts else "Conditions stand with the samples"
+
+
+def _proof_line(rows: Sequence[SampleRow]) -> str:
+    """Which proofs hold for all rows, which fail or were not seen, by how many."""
+    tally: dict[str, list[bool | None]] = defaultdict(list)
+    for row in rows:
+        for proof in row.metric.proofs:
+            tally[proof.name.replace("_", " ")].append(proof.ok)
+    if not tally:
+        return "No proof is stored with these figures."
+    held = [name for name, seen in tally.items() if all(seen) and len(seen) >= len(rows)]
+    parts = [f"Proven for every case: {words.listed(held)}." if held else ""]
+    for name, seen in tally.items():
+        broken, unknown = sum(ok is False for ok in seen), sum(ok is None for ok in seen)
+        if broken:
+            parts.append(f"{words.capital(name)} failed in {broken} of {len(rows)}.")
+        if unknown:
+            parts.append(f"{words.capital(name)} was not seen in {unknown} of {len(rows)}.")
+        if not broken and not unknown and len(seen) < len(rows):
+            parts.append(f"{words.capital(name)} is proven for {len(seen)} of {len(rows)}.")
+    return " ".join(part for part in parts if part)
+
+
+def _ends(rows: Sequence[SampleRow]) -> tuple[Link, ...]:
+    return (rows[0].link,) if len(rows) == 1 else (rows[0].link, rows[-1].link)
+
+
+def _numa_title(rates: dict[tuple[object, object], float]) -> str:
+    local = [rate for (cpu, memory), rate in rates.items() if cpu == memory]
+    remote = [rate for (cpu, memory), rate in rates.items() if cpu != memory]
+    if local and remote:
+        middle = statistics.median(local)
+        loss = 1 - min(remote) / middle
+        if loss <= 0:
+            return "Reading from another node costs no bandwidth"
+        return f"Reading from another node costs up to {words.share(loss, 2)} of the bandwidth"
+    if local:
+        return (
+            f"One node reads its own memory at {words.value(local[0], 'B/s')}; there is no other to read from"
+            if len(local) == 1
+            else f"Local reads reach {words.rate(min(local))} to {words.value(max(local), 'B/s')}"
+        )
+    return f"Reads from another node reach up to {words.value(max(remote), 'B/s')}"
+
+
+def _rates_title(best: dict[str, float | None]) -> str:
+    names = {"core": "one core reads", "node": "a node", "machine": "the whole machine"}
+    parts = [f"{names[scope]} {words.value(rate, 'B/s')}" for scope, rate in best.items() if rate]
+    return words.capital(words.listed(parts)) if parts else "Read bandwidth"
+
+
+def _split(nodes: Sequence[int], socket: object) -> list[list[int]]:
+    """Columns of each table: all where they are few, else by socket, and never more than eight."""
+    if len(nodes) <= MOST_COLUMNS:
+        return [list(nodes)]
+    groups: dict[object, list[int]] = defaultdict(list)
+    for node in nodes:
+        groups[socket(node)].append(node)  # type: ignore[operator]
+    parts = []
+    for group in groups.values():
+        pieces = -(-len(group) // MOST_COLUMNS)
+        width = -(-len(group) // pieces)
+        parts += [group[start : start + width] for start in range(0, len(group), width)]
+    return parts
+
+
+def _runs(names: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    runs: list[tuple[str, int]] = []
+    for name in names:
+        if runs and runs[-1][0] == name:
+            runs[-1] = (name, runs[-1][1] + 1)
+        else:
+            runs.append((name, 1))
+    return tuple(runs)

@@ -1,0 +1,160 @@
+"""The words and numbers of a page: verdicts, states, values with units, dates. Everything returns plain text.
+
+Numbers and their units are tied by a no-break space; ranges take an en dash; a minus is U+2212.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterable, Mapping
+
+from k3gate import units
+from k3gate.records import Bound, Interval, State, Verdict
+from k3gate.units import NBSP
+
+VERDICTS: Mapping[Verdict, str] = {
+    Verdict.PASS: "pass",
+    Verdict.FAIL: "fail",
+    Verdict.UNPROVEN: "unproven",
+    Verdict.WAIVED: "waived",
+    Verdict.NOT_APPLICABLE: "does not apply",
+}
+STATES: Mapping[State, str] = {
+    State.OK: "ok",
+    State.UNSTABLE: "unstable",
+    State.FAILED: "failed",
+    State.NOT_PERMITTED: "not permitted",
+    State.NOT_PRESENT: "not present",
+    State.NOT_RUN: "not run",
+}
+_SMALL = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_TIED = re.compile(
+    r"(?<=\d) (?=(?:%|[kMGTPE]?B(?:/s)?|[KMGT]iB|[kMG]?Hz|MT/s|tokens|bytes|ms|µs|ns|s|min|h|W)(?![A-Za-z]))"
+)
+
+
+def tied(text: str) -> str:
+    """`text` with no-break spaces between numbers and the units after them."""
+    return _TIED.sub(NBSP, text)
+
+
+def count(number: int, one: str, many: str | None = None) -> str:
+    """ "one check", "12 checks": small counts in words."""
+    word = _SMALL[number] if 0 <= number < len(_SMALL) else f"{number:,}"
+    return f"{word} {one if number == 1 else many or one + 's'}"
+
+
+def capital(text: str) -> str:
+    """`text` with its first letter upper case."""
+    return text[:1].upper() + text[1:]
+
+
+def listed(items: Iterable[str]) -> str:
+    """ "a", "a and b", "a, b and c"."""
+    names = list(items)
+    if len(names) < 2:
+        return "".join(names)
+    return ", ".join(names[:-1]) + " and " + names[-1]
+
+
+def rate(value: float | None, digits: int = 3) -> str:
+    """B/s as GB/s without the unit: "235", "26.3"; None is "unknown"."""
+    return "unknown" if value is None else units.significant(value / 1e9, digits)
+
+
+def share(value: float | None, digits: int = 3) -> str:
+    """A fraction in prose: "76.5 %"; None is "unknown"."""
+    return "unknown" if value is None else f"{units.significant(value * 100, digits)}{NBSP}%"
+
+
+def value(number: float | None, unit: str | None, digits: int = 3) -> str:
+    """A value in base units for a table cell: rates in GB/s, sizes of a gigabyte and more to 0.1 GB."""
+    if number is None:
+        return "unknown"
+    if unit == "B/s" and abs(number) >= 1e8:
+        return f"{rate(number, digits)}{NBSP}GB/s"
+    if unit == "B" and abs(number) >= 1e9:
+        return units.exact_bytes(int(number), NBSP)
+    return tied(units.quantity(number, unit, digits, NBSP))
+
+
+def interval(bounds: Interval | None, unit: str | None, digits: int = 3) -> str:
+    """ "234–237 GB/s"; None is "no interval"."""
+    if bounds is None:
+        return "no interval"
+    low, high = (value(edge, unit, digits) for edge in bounds)
+    if NBSP in low and NBSP in high and low.split(NBSP)[1] == high.split(NBSP)[1]:
+        low = low.split(NBSP)[0]
+    return f"{low}–{high}"
+
+
+def bound(limits: Bound, unit: str | None) -> str:
+    """ "≥ 0.700", "≤ 140 ns", "0.900 to 1.10"; a check without figures is judged by its claim."""
+    if limits.min is not None and limits.max is not None:
+        if limits.min == limits.max:
+            return value(limits.min, unit)
+        return f"{value(limits.min, unit)} to {value(limits.max, unit)}"
+    if limits.min is not None:
+        return f"≥{NBSP}{value(limits.min, unit)}"
+    if limits.max is not None:
+        return f"≤{NBSP}{value(limits.max, unit)}"
+    return "as claimed"
+
+
+def stamp(text: str | None) -> datetime.datetime | None:
+    """An ISO 8601 stamp, or None where it is none."""
+    try:
+        return datetime.datetime.fromisoformat(text) if text else None
+    except ValueError:
+        return None
+
+
+def date(text: str | None) -> str:
+    """ "9 December 2026"; what is no stamp stays as it is, None is "unknown"."""
+    moment = stamp(text)
+    if moment is None:
+        return text or "unknown"
+    months = "January February March April May June July August September October November December".split()
+    return f"{moment.day}{NBSP}{months[moment.month - 1]}{NBSP}{moment.year}"
+
+
+def span(started: str | None, ended: str | None) -> str:
+    """ "9 December 2026, 10:04 to 11:10 (UTC)"."""
+    first, last = stamp(started), stamp(ended)
+    if first is None:
+        return started or "unknown"
+    zone = "UTC" if not first.utcoffset() else f"UTC{first:%z}"
+    if last is None:
+        return f"{date(started)}, from {first:%H:%M} ({zone}); the end is unknown"
+    until = f"{last:%H:%M}" if first.date() == last.date() else f"{date(ended)}, {last:%H:%M}"
+    return f"{date(started)}, {first:%H:%M} to {until} ({zone})"
+
+
+def duration(seconds: float | None) -> str:
+    """ "48 s", "3 min 20 s", tied."""
+    return tied(units.duration(seconds))
+
+
+def size(number: object) -> str:
+    """A size as it was asked for: binary where it is a round binary number, else decimal."""
+    if not isinstance(number, int | float) or isinstance(number, bool):
+        return "unknown"
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if number >= factor and number % factor == 0:
+            return f"{number // factor:,.0f}{NBSP}{unit}"
+    return value(float(number), "B")
+
+
+def label(key: str, content: object) -> str:
+    """One label of a metric: "threads 64", "page size 2 MiB"."""
+    if content is None:
+        return f"{key.replace('_', ' ')}: the whole machine" if key.endswith("_node") else f"{key}: unknown"
+    if key == "page_size" or key.endswith("_bytes"):
+        return f"{key.removesuffix('_bytes').replace('_', ' ')} {size(content)}"
+    return f"{key.replace('_', ' ')} {content}"
+
+
+def labels(content: Mapping[str, object]) -> str:
+    """All labels of a metric in one line."""
+    return "; ".join(label(key, item) for key, item in content.items())
