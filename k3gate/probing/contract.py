@@ -46,8 +46,10 @@ class Context(Protocol):
     """Which round this is, from 0."""
     seconds: float
     """The time that the timed regions of this round may take in all."""
-    inventory: Inventory
-    """The machine, as the parent read it."""
+
+    @property
+    def inventory(self) -> Inventory:
+        """The machine, as the parent read it."""
 
     def share(self, key: str, build: Callable[[], T], release: Callable[[T], None] | None = None) -> T:
         """The object `key` of this worker, built once and shared by the cases of the group; time in `build`
@@ -76,10 +78,11 @@ class Context(Protocol):
 
 @frozen
 class SampleToken:
-    """A value taken in this round, with its stamp."""
+    """A value taken in this round, its stamp, and the seconds of its timed region (None: none was timed)."""
 
     value: float
     start_s: float
+    timed_seconds: float | None = None
 
 
 @runtime_checkable

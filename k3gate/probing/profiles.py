@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -46,6 +45,8 @@ def load(
 
 def suggest(name: str, known: Sequence[str]) -> str:
     """What to type instead of an unknown name: the nearest known one, then all of them."""
+    import difflib
+
     near = difflib.get_close_matches(name, known, n=1)
     listed = ", ".join(known) or "none"
     return f"did you mean {near[0]!r}? Known: {listed}" if near else f"use one of {listed}"

@@ -1,0 +1,80 @@
+"""Starts a worker process, and says in words how one ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import Any, BinaryIO
+
+SIGNAL_WORDS: Mapping[int, str] = {
+    signal.SIGILL: "it ran an instruction that this CPU lacks",
+    signal.SIGSEGV: "it touched memory that is not its own",
+    signal.SIGBUS: "a page of memory could not be provided, as when a huge page pool or a disk is used up",
+    signal.SIGFPE: "it divided by zero or overflowed",
+    signal.SIGABRT: "it gave up by itself; its stderr says why",
+    signal.SIGKILL: "somebody killed it, most often the kernel because memory ran out: see dmesg",
+    signal.SIGTERM: "somebody ended it",
+}
+
+
+def start(command: Sequence[str], request: dict[str, Any]) -> tuple[subprocess.Popen[bytes], BinaryIO]:
+    """The process and the reading end of its results pipe; raises `OSError` where none can be started."""
+    reading, writing = os.pipe()
+    try:
+        # The request lies in memory, not in a pipe, so a worker that never reads it cannot block us.
+        descriptor = os.memfd_create("k3gate-request")
+        with open(descriptor, "w+b") as file:
+            file.write(json.dumps(request | {"results": writing}, allow_nan=False).encode())
+            file.seek(0)
+            process = subprocess.Popen(
+                command,
+                stdin=file,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=(writing,),
+                start_new_session=True,
+                env=_environment(),
+                bufsize=0,
+            )
+    except OSError:
+        os.close(reading)
+        raise
+    finally:
+        os.close(writing)
+    return process, open(reading, "rb", buffering=0)
+
+
+def _environment() -> dict[str, str]:
+    """The worker's environment: ours, in the C locale, so that no library prints a decimal comma."""
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("LC_") and name not in ("LANG", "LANGUAGE", "PYTHONWARNINGS", "PYTHONSTARTUP")
+    }
+    environment.update(LC_ALL="C", LANG="C", PYTHONUTF8="1", PYTHONHASHSEED="0")
+    return environment
+
+
+def exit_descriptor(process: int) -> int | None:
+    """A descriptor that becomes readable when the process ends; None where the kernel has none."""
+    try:
+        return os.pidfd_open(process)
+    except (OSError, AttributeError):
+        return None
+
+
+def death(code: int | None) -> str:
+    """How a process ended, in words; `code` as of `Popen.returncode`."""
+    if code is None:
+        return "the worker could not be ended"
+    if code >= 0:
+        return f"the worker ended with exit code {code} before it was done"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    words = SIGNAL_WORDS.get(-code)
+    return f"the worker died of {name}" + (f": {words}" if words else "")
