@@ -76,11 +76,12 @@ def judge(criterion: Criterion, record: RunRecord, target: Target) -> Judgement:
     decided = min(judged, key=lambda judgement: _rank(judgement, declaration))
     decided = evolve(decided, bound=criterion.bound)
     if doubt is not None:
-        seen = f" Measured: {decided.reason}" if decided.observed is not None else ""
+        if not rows:
+            return evolve(decided, reason=f"{decided.reason} Besides, {doubt}.")
         return evolve(
             decided,
             verdict=Verdict.UNPROVEN,
-            reason=f"No evidence about the hardware: {doubt}.{seen}",
+            reason=f"No evidence about the hardware: {doubt}. Measured: {decided.reason}",
             remedy="Measure on the bare machine, without limits on CPUs and memory.",
         )
     return decided
@@ -155,8 +156,8 @@ def _judge_cell(
     share, _ = _paper_share(row.metric, record)
     if declaration.name.startswith(_BANDWIDTH) and share is not None and _median(row.metric) > share:
         return unproven(
-            f"{_place(row.metric)}: {_show(_median(row.metric), declaration.unit)} is above the physical limit "
-            f"of {_show(share, declaration.unit)}: a fault of the measurement or of the paper rate.",
+            f"{_place(row.metric)}: {_show(_median(row.metric), declaration.unit)} is above the physical "
+            f"limit of {_show(share, declaration.unit)}: a fault of the measurement or of the paper rate.",
             (row.evidence, _THEORY),
         )
     return _compare(criterion, declaration, row, record, target)

@@ -238,7 +238,7 @@ def _relative(table: Table) -> Relative | None:
         return Relative("target", key)
     raise table.refuse(
         "relative_to",
-        f'{value!r:.60} is unknown; write "theory", "target KEY" or {{ metric = "NAME", same = ["cpu_node"] }}',
+        f'{value!r:.40} is unknown; use "theory", "target KEY" or {{ metric = "NAME", same = ["cpu_node"] }}',
     )
 
 

@@ -18,6 +18,16 @@ from k3gate.records import CheckResult, GateResult, RunRecord, RunStatus, StepRe
 _NOT_FROM_THE_RUN = ("evidence", "licence", "steps")
 """Rules that rest on evidence by subject, or on other verdicts, and not on what this run measured."""
 
+_NOT_ASKED = {
+    "decode_tokens_per_s": "promises no decode rate",
+    "prefill_tokens_per_s": "promises no prefill rate",
+    "load_seconds": "asks for no load time",
+    "vision": "takes no images",
+    "gpu_trunk": "puts nothing on GPUs",
+    "several_nodes": "is one node",
+    "several_sequences": "runs one sequence",
+}
+
 
 def evaluate(
     record: RunRecord, criteria: Criteria, target: Target, *, evaluated: str, version: str
@@ -82,10 +92,9 @@ def _check(
 
 def _judge(entry: Criterion, record: RunRecord, target: Target, decided: Mapping[int, Verdict]) -> Judgement:
     if entry.applies_if is not None and not target.value(entry.applies_if):
-        asked = entry.applies_if.replace("_", " ")
         return Judgement(
             Verdict.NOT_APPLICABLE,
-            f"The target {target.name!r} does not ask for it ({asked}).",
+            f"Target {target.name!r} {_NOT_ASKED.get(entry.applies_if, 'does not ask for it')}.",
             bound=entry.bound,
         )
     if record.run.status is not RunStatus.COMPLETE and entry.rule not in _NOT_FROM_THE_RUN:

@@ -128,8 +128,8 @@ def residency(record: RunRecord, target: Target) -> Judgement:
     ]
     if refused:
         row, metric = refused[0]
-        why = metric.reason or "the allocation failed"
-        reason = f"The image could not be held: {why}. Needed: {image.arithmetic()}.{note}"
+        cause = metric.reason or "the allocation failed"
+        reason = f"The image could not be held: {cause}. Needed: {image.arithmetic()}.{note}"
         return Judgement(Verdict.FAIL, reason, observed="allocation failed", evidence=(row,))
     if not held:
         why = next((f"{m.state}, {m.reason or 'no reason given'}" for _, m in rows), None) or next(
@@ -237,7 +237,7 @@ def licence(criterion: Criterion, record: RunRecord, target: Target) -> Judgemen
         return unproven(f"Nobody has accepted the licence: the target {target.name!r} names no one.")
     if found.verdict is not Verdict.PASS or sha256 is None:
         return unproven(
-            f"{accepted.by} accepted a licence on {accepted.on}, but the checkpoint's licence file was not read."
+            f"{accepted.by} accepted a licence on {accepted.on}, but the file of the checkpoint was not read."
         )
     if sha256 != accepted.sha256:
         return Judgement(

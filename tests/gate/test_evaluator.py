@@ -1,0 +1,337 @@
+"""Verdicts of synthetic runs: what passes, fails and stays unproven, and with which words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+
+from k3gate.gate import document, words
+from k3gate.gate.steps import CHECKS, STEPS
+from k3gate.gate.targets import load as load_target
+from k3gate.records import LeftOut, Memory, Provenance, RunStatus, State, Verdict
+
+DECIDED = {
+    "prototype.residency",
+    *("roofline.bare_metal", "roofline.idle", "roofline.placement", "roofline.local", "roofline.remote"),
+}
+
+
+def replaced(outcomes: tuple[Any, ...], new: Any) -> tuple[Any, ...]:
+    return tuple(new if each.case == new.case else each for each in outcomes)
+
+
+def test_a_sound_bare_metal_run_passes_what_it_measured_and_nothing_else(
+    judge: Any, make_record: Any
+) -> None:
+    result = judge(make_record())
+    passed = [c.id for step in result.steps for c in step.checks if c.verdict is Verdict.PASS]
+    assert set(passed) == DECIDED
+    assert all(c.evidence for step in result.steps for c in step.checks if c.verdict is Verdict.PASS)
+    assert result.verdict is Verdict.UNPROVEN
+    assert [step.name for step in result.steps] == [step.name for step in STEPS]
+    assert [c.id for step in result.steps for c in step.checks] == list(CHECKS)
+
+
+def test_local_read_says_value_share_and_bound(check: Any, make_record: Any) -> None:
+    found = check(make_record(), "roofline.local")
+    assert found.verdict is Verdict.PASS
+    assert found.reason == (
+        "Node 1: 268 GB/s, 0.748 of a node's even share of the paper rate (358 GB/s); "
+        "at least 0.650 is asked."
+    )
+    assert found.observed == pytest.approx(268 / 358.4)
+    assert found.bound.min == 0.65
+    assert found.unit == "1"
+    assert found.evidence == (
+        "memory/read.node1.node1#memory.bandwidth.read",
+        "inventory:memory.theoretical_bytes_per_s",
+    )
+    assert "ktransformers pull 2175" in (found.source or "")
+
+
+def test_interval_wholly_outside_fails_and_gives_the_remedy(check: Any, make_record: Any, build: Any) -> None:
+    found = check(make_record(replaced(build.sound(), build.read(1, 1, 150e9))), "roofline.local")
+    assert found.verdict is Verdict.FAIL
+    assert "0.419" in found.reason
+    assert "channel population" in found.remedy
+
+
+def test_straddling_interval_is_unproven_as_too_noisy(check: Any, make_record: Any, build: Any) -> None:
+    noisy = build.read(1, 1, 0.66 * 358.4e9, spread=0.05)
+    found = check(make_record(replaced(build.sound(), noisy)), "roofline.local")
+    assert found.verdict is Verdict.UNPROVEN
+    assert found.reason.startswith("Too noisy: the 95 % interval 0.627 to 0.693 straddles the bound")
+
+
+def test_unstable_metric_decides_nothing_even_far_above_the_bound(
+    check: Any, make_record: Any, build: Any
+) -> None:
+    unstable = build.read(1, 1, 300e9, state=State.UNSTABLE, reason="rounds differ by 31 %")
+    found = check(make_record(replaced(build.sound(), unstable)), "roofline.local")
+    assert found.verdict is Verdict.UNPROVEN
+    assert "rounds differ by 31 %" in found.reason
+
+
+@pytest.mark.parametrize("state", [State.FAILED, State.NOT_RUN, State.NOT_PERMITTED, State.NOT_PRESENT])
+def test_missing_metric_is_unproven_with_its_reason(
+    check: Any, make_record: Any, build: Any, state: State
+) -> None:
+    gone = build.read(1, 1, None, state=state, reason="the worker was killed")
+    found = check(make_record(replaced(build.sound(), gone)), "roofline.local")
+    assert found.verdict is Verdict.UNPROVEN
+    assert "the worker was killed" in found.reason
+    assert found.observed is None
+
+
+def test_a_cell_that_is_not_there_is_named_with_the_command(check: Any, make_record: Any, build: Any) -> None:
+    outcomes = [each for each in build.sound() if each.case != "read.node0.node1"]
+    found = check(make_record(outcomes), "roofline.remote")
+    assert found.verdict is Verdict.UNPROVEN
+    assert "node 0 reading memory of node 1" in found.reason
+    assert found.remedy == "Run `k3gate run --profile standard`."
+
+
+def test_a_measured_failure_outweighs_a_missing_cell(check: Any, make_record: Any, build: Any) -> None:
+    outcomes = [each for each in build.sound() if each.case != "read.node0.node1"]
+    outcomes = list(replaced(tuple(outcomes), build.read(1, 0, 20e9)))
+    assert check(make_record(outcomes), "roofline.remote").verdict is Verdict.FAIL
+
+
+def test_what_the_plan_left_out_is_told(check: Any, make_record: Any, build: Any) -> None:
+    record = make_record([build.idle()])
+    left = LeftOut("memory", "read.node0.node0", "needs 4 GiB, 1 GiB is free")
+    record = attrs.evolve(record, run=attrs.evolve(record.run, left_out=(left,)))
+    assert "needs 4 GiB, 1 GiB is free" in check(record, "roofline.local").reason
+
+
+def test_small_pages_beside_huge_ones_do_not_lower_a_node(check: Any, make_record: Any, build: Any) -> None:
+    small = build.read(1, 1, 150e9)
+    labels = {**small.metrics[0].labels, "page_size": 4096}
+    small = attrs.evolve(
+        small, case="read.4k.node1", metrics=(attrs.evolve(small.metrics[0], labels=labels),)
+    )
+    assert check(make_record((*build.sound(), small)), "roofline.local").verdict is Verdict.PASS
+
+
+@pytest.mark.case("MEM-01")
+def test_mem_01_a_rate_above_paper_is_impossible_and_not_good(
+    check: Any, make_record: Any, build: Any, bare_metal: Any
+) -> None:
+    """10 populated channels give 512.0 GB/s; 522 is shown as impossible."""
+    memory = attrs.evolve(bare_metal.memory, theoretical_bytes_per_s=10 * 6400e6 * 8)
+    one = attrs.evolve(bare_metal.numa, nodes=bare_metal.numa.nodes[:1])
+    inventory = attrs.evolve(bare_metal, memory=memory, numa=one)
+    right = check(make_record([build.read(0, 0, 435.2e9)], inventory), "roofline.local")
+    assert right.verdict is Verdict.PASS
+    assert right.observed == pytest.approx(0.85)
+    wrong = check(make_record([build.read(0, 0, 522e9)], inventory), "roofline.local")
+    assert wrong.verdict is Verdict.UNPROVEN
+    assert "522 GB/s is above the physical limit of 512 GB/s" in wrong.reason
+
+
+def test_unknown_paper_rate_is_unproven_with_the_readers_reason(
+    check: Any, make_record: Any, bare_metal: Any
+) -> None:
+    why = {"memory.theoretical_bytes_per_s": Provenance(State.NOT_PERMITTED, None, "dmidecode needs root")}
+    memory = attrs.evolve(bare_metal.memory, theoretical_bytes_per_s=None)
+    found = check(
+        make_record(None, attrs.evolve(bare_metal, memory=memory, provenance=why)), "roofline.local"
+    )
+    assert found.verdict is Verdict.UNPROVEN
+    assert "dmidecode needs root" in found.reason
+    assert "GB/s was measured" in found.reason
+
+
+def test_target_rate_is_a_ceiling_for_the_whole_machine(check: Any, make_record: Any, build: Any) -> None:
+    """Hybrid asks 5 tokens/s x 25.83 GB: 129 GB/s. The second entry of the check decides."""
+    hybrid = load_target("hybrid")
+    assert check(make_record(), "roofline.local", target=hybrid).verdict is Verdict.PASS
+    slow = make_record(replaced(build.sound(), build.read(None, None, 100e9)))
+    found = check(slow, "roofline.local", target=hybrid)
+    assert found.verdict is Verdict.FAIL
+    assert "129 GB/s" in found.reason
+    assert check(slow, "roofline.local").verdict is Verdict.PASS  # residency-lab promises no rate
+
+
+def test_only_the_target_makes_a_check_not_applicable(judge: Any, make_record: Any, build: Any) -> None:
+    def skipped(target: str) -> set[str]:
+        result = judge(make_record(), target=load_target(target))
+        return {c.id for s in result.steps for c in s.checks if c.verdict is Verdict.NOT_APPLICABLE}
+
+    lab = skipped("residency-lab")
+    assert {"prototype.decode", "prototype.load_time", "correctness.vision", "roofline.network"} <= lab
+    assert skipped("hybrid") == {"correctness.vision", "roofline.network"}
+    assert skipped("production") == {"prototype.prefill", "roofline.network"}
+
+
+@pytest.mark.case("TOP-07")
+def test_top_07_a_restricted_cpu_list_is_no_evidence_and_is_named(
+    check: Any, make_record: Any, bare_metal: Any
+) -> None:
+    inventory = attrs.evolve(bare_metal, cpu=attrs.evolve(bare_metal.cpu, allowed=(3, 4)))
+    for name in ("roofline.local", "roofline.remote", "roofline.bare_metal"):
+        found = check(make_record(None, inventory), name)
+        assert found.verdict is Verdict.UNPROVEN
+        assert "restricted to 2 of 128 CPUs (3-4)" in found.reason
+
+
+@pytest.mark.case("TOP-11")
+def test_top_11_contradictory_topology_never_passes(
+    check: Any, make_record: Any, build: Any, bare_metal: Any
+) -> None:
+    numa = attrs.evolve(bare_metal.numa, contradictions=("node 0 spans packages 0 and 1",))
+    machine = attrs.evolve(bare_metal.machine, virtual=True, hypervisor="kvm")
+    inventory = attrs.evolve(bare_metal, numa=numa)
+    found = check(make_record(None, inventory), "roofline.local")
+    assert found.verdict is Verdict.UNPROVEN
+    assert "node 0 spans packages 0 and 1" in found.reason
+    guest = check(make_record(None, attrs.evolve(inventory, machine=machine)), "roofline.bare_metal")
+    assert guest.verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("rate", [270e9, 100e9])
+def test_bandwidth_of_a_guest_neither_passes_nor_fails(
+    check: Any, make_record: Any, build: Any, bare_metal: Any, rate: float
+) -> None:
+    machine = attrs.evolve(bare_metal.machine, virtual=True, hypervisor="kvm")
+    record = make_record(
+        replaced(build.sound(), build.read(1, 1, rate)), attrs.evolve(bare_metal, machine=machine)
+    )
+    found = check(record, "roofline.local")
+    assert found.verdict is Verdict.UNPROVEN
+    assert "the machine is virtual (kvm)" in found.reason
+    assert "GB/s" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("section", "changes", "verdict", "word"),
+    [
+        ("machine", {"virtual": True, "hypervisor": "vmware"}, Verdict.FAIL, "vmware"),
+        ("machine", {"wsl": True}, Verdict.FAIL, "Windows Subsystem"),
+        ("machine", {"container": "docker"}, Verdict.UNPROVEN, "docker"),
+        ("machine", {"virtual": None}, Verdict.UNPROVEN, "not known"),
+        ("limits", {"cgroup_cpus": 4.0}, Verdict.UNPROVEN, "4.00 of 128 CPUs"),
+        ("limits", {"cpuset_mems": (0,)}, Verdict.UNPROVEN, "memory of nodes 0"),
+        ("limits", {"restricted": True}, Verdict.UNPROVEN, "restricted"),
+        ("cpu", {"allowed": None}, Verdict.UNPROVEN, "not known"),
+    ],
+)
+def test_bare_metal(
+    check: Any, make_record: Any, bare_metal: Any, section: str, changes: Any, verdict: Verdict, word: str
+) -> None:
+    inventory = attrs.evolve(bare_metal, **{section: attrs.evolve(getattr(bare_metal, section), **changes)})
+    found = check(make_record(None, inventory), "roofline.bare_metal")
+    assert found.verdict is verdict
+    assert word in found.reason
+
+
+@pytest.mark.case("TOP-16")
+def test_top_16_refused_policy_calls_leave_placement_unknown(
+    judge: Any, make_record: Any, build: Any
+) -> None:
+    proofs = tuple(p for p in build.PROOFS if p.name != "placement")
+    proofs += (attrs.evolve(build.PROOFS[0], ok=None, detail="move_pages: EPERM, needs CAP_SYS_NICE"),)
+    outcomes = [
+        attrs.evolve(o, metrics=tuple(attrs.evolve(m, proofs=proofs) for m in o.metrics))
+        if o.case.startswith("read.")
+        else o
+        for o in build.sound()
+    ]
+    result = judge(make_record(outcomes))
+    for name in ("roofline.placement", "roofline.local", "roofline.remote"):
+        found = build.check_of(result, name)
+        assert found.verdict is Verdict.UNPROVEN
+        assert "CAP_SYS_NICE" in found.reason
+
+
+def test_pages_on_another_node_fail_placement_and_leave_the_rate_unproven(
+    judge: Any, make_record: Any, build: Any
+) -> None:
+    wrong = build.read(
+        1, 1, 300e9, proofs=(attrs.evolve(build.PROOFS[0], ok=False, detail="12 % on node 0"),)
+    )
+    result = judge(make_record(replaced(build.sound(), wrong)))
+    assert build.check_of(result, "roofline.placement").verdict is Verdict.FAIL
+    assert "12 % on node 0" in build.check_of(result, "roofline.placement").reason
+    assert build.check_of(result, "roofline.local").verdict is Verdict.UNPROVEN
+
+
+@pytest.mark.case("TOP-18")
+def test_top_18_without_node_directory_local_and_remote_are_not_evaluated(
+    check: Any, make_record: Any, build: Any, bare_metal: Any
+) -> None:
+    numa = attrs.evolve(bare_metal.numa, available=False, nodes=bare_metal.numa.nodes[:1])
+    record = make_record([build.read(0, 0, 500e9)], attrs.evolve(bare_metal, numa=numa))
+    for name in ("roofline.local", "roofline.remote", "roofline.placement"):
+        found = check(record, name)
+        assert found.verdict is Verdict.UNPROVEN
+        assert "NUMA information is unavailable" in found.reason
+
+
+def test_one_memory_node_has_nothing_remote(
+    check: Any, make_record: Any, build: Any, bare_metal: Any
+) -> None:
+    numa = attrs.evolve(bare_metal.numa, nodes=bare_metal.numa.nodes[:1])
+    found = check(
+        make_record([build.read(0, 0, 500e9)], attrs.evolve(bare_metal, numa=numa)), "roofline.remote"
+    )
+    assert found.verdict is Verdict.PASS
+    assert found.reason == "One memory node: nothing is remote."
+    assert found.evidence == ("inventory:numa.nodes",)
+
+
+def test_remote_is_held_against_the_local_rate_of_the_same_cpu_node(
+    check: Any, make_record: Any, build: Any
+) -> None:
+    found = check(make_record(replaced(build.sound(), build.read(0, 1, 60e9))), "roofline.remote")
+    assert found.verdict is Verdict.FAIL
+    assert found.observed == pytest.approx(60 / 270)
+    assert "memory/read.node0.node0#memory.bandwidth.read" in found.evidence
+
+
+@pytest.mark.parametrize(("other", "steal", "word"), [(0.08, 0.0, "0.0800"), (0.01, 0.03, "0.0300")])
+def test_a_busy_machine_fails_idle(
+    check: Any, make_record: Any, build: Any, other: float, steal: float, word: str
+) -> None:
+    found = check(make_record(replaced(build.sound(), build.idle(other, steal))), "roofline.idle")
+    assert found.verdict is Verdict.FAIL
+    assert word in found.reason
+
+
+@pytest.mark.case("STO-05")
+@pytest.mark.parametrize("status", [s for s in RunStatus if s is not RunStatus.COMPLETE])
+def test_sto_05_an_interrupted_run_is_no_evidence(judge: Any, make_record: Any, status: RunStatus) -> None:
+    result = judge(make_record(status=status))
+    applicable = [c for s in result.steps for c in s.checks if c.verdict is not Verdict.NOT_APPLICABLE]
+    assert {c.verdict for c in applicable} == {Verdict.UNPROVEN}
+    rested = next(c for c in applicable if c.id == "roofline.local")
+    assert "not complete" in rested.reason
+    assert rested.remedy == "Resume it with `k3gate run --resume abcd2345`."
+
+
+def test_document_has_the_promised_shape(judge: Any, make_record: Any) -> None:
+    found = document(judge(make_record()))
+    assert {"run", "target", "criteria", "verdict", "waivers", "steps"} <= set(found)
+    assert [step["step"] for step in found["steps"]] == [1, 2, 3, 4, 5, 6, 7]
+    one = next(c for c in found["steps"][5]["checks"] if c["id"] == "roofline.local")
+    assert one["bound"] == {"min": 0.65, "max": None}
+    assert one["verdict"] == "pass"
+    assert one["waiver"] is None
+    assert len(one["interval"]) == 2
+
+
+def test_words_say_the_decision_and_the_reasons(
+    judge: Any, make_record: Any, build: Any, bare_metal: Any
+) -> None:
+    open_ = judge(make_record())
+    assert (
+        words.headline(open_)
+        == "Not proven. For target residency-lab, 27 of 33 checks lack evidence; none fails."
+    )
+    small = attrs.evolve(bare_metal, memory=Memory(total_bytes=25_200_000_000))
+    failed = judge(make_record(None, small))
+    assert words.headline(failed).startswith("Fail. For target residency-lab, 2 checks of 33 fail and")
+    assert words.reasons(failed)[0].startswith("prototype.residency: The target needs 1,560.7 GB")
+    assert words.step_reason(failed.steps[3]).startswith("residency: The target needs")

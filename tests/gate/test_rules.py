@@ -1,0 +1,182 @@
+"""Rules for what is no bound: residency in bytes, evidence by subject, the licence, the steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from k3gate.gate.targets import Target
+from k3gate.gate.targets import load as load_target
+from k3gate.records import Evidence, State, Verdict
+
+LICENCE = "ab" * 32
+
+
+def with_memory(inventory: Any, **changes: Any) -> Any:
+    return attrs.evolve(inventory, memory=attrs.evolve(inventory.memory, **changes))
+
+
+def evidence(check: str, subject: str, kind: str, verdict: Verdict = Verdict.PASS, **data: Any) -> Evidence:
+    return Evidence(check, subject, kind, verdict, "96 of 96 shards agree", "2026-11-30T00:00:00Z", data)
+
+
+@pytest.fixture
+def own_target(tmp_path: Path) -> Any:
+    """A target made of residency-lab and more lines."""
+
+    def make(more: str) -> Target:
+        path = tmp_path / "own.toml"
+        path.write_text(load_target("residency-lab").text + more)
+        return load_target(str(path))
+
+    return make
+
+
+def test_image_held_and_verified_passes_with_the_arithmetic(check: Any, make_record: Any, build: Any) -> None:
+    found = check(make_record(), "prototype.residency")
+    assert found.verdict is Verdict.PASS
+    assert found.observed == build.LAB_IMAGE == load_target("residency-lab").image().bytes
+    assert found.evidence == ("memory/residency.image#memory.residency.bytes",)
+
+
+@pytest.mark.case("STO-08")
+def test_sto_08_capacity_is_decided_in_bytes(
+    check: Any, make_record: Any, build: Any, bare_metal: Any
+) -> None:
+    """A machine sold as 1536 GiB has usable memory of its own, and one byte decides."""
+    need = build.LAB_IMAGE
+    below = check(make_record(None, with_memory(bare_metal, total_bytes=need - 1)), "prototype.residency")
+    assert below.verdict is Verdict.FAIL
+    assert check(
+        make_record(None, with_memory(bare_metal, total_bytes=need)), "prototype.residency"
+    ).verdict is (Verdict.PASS)
+    short = check(make_record((build.residency(need - 1),)), "prototype.residency")
+    assert short.verdict is Verdict.UNPROVEN
+    assert "GiB" not in below.reason
+    assert "usable memory" in below.reason
+
+
+def test_a_machine_that_lacks_the_memory_fails_with_the_whole_sum(
+    check: Any, make_record: Any, bare_metal: Any
+) -> None:
+    small = with_memory(bare_metal, total_bytes=25_200_000_000, swap_used_bytes=2_000_000_000)
+    found = check(make_record((), small), "prototype.residency")
+    assert found.verdict is Verdict.FAIL
+    assert found.reason == (
+        "The target needs 1,560.7 GB (routed experts 1,446.5 + trunk 113.5 + KV cache 0.2 "
+        "+ recurrent state 0.4 + convolution state 0.03); the machine has 25.2 GB of usable memory: 1,535.5 GB short. "
+        "Swap is in use: 2.0 GB."
+    )
+    assert found.remedy.startswith("Add memory")
+
+
+def test_a_control_group_below_the_need_fails(check: Any, make_record: Any, bare_metal: Any) -> None:
+    limits = attrs.evolve(bare_metal.limits, cgroup_memory_bytes=10**12)
+    found = check(make_record((), attrs.evolve(bare_metal, limits=limits)), "prototype.residency")
+    assert found.verdict is Verdict.FAIL
+    assert "control group allows 1,000.0 GB" in found.reason
+    assert "outside the container" in found.remedy
+
+
+def test_a_small_pool_is_unproven_and_names_the_profile(check: Any, make_record: Any, build: Any) -> None:
+    pool = build.residency(2e9, labels={"memory": "pool", "wanted_bytes": None, "nodes": "0,1"})
+    found = check(make_record([pool]), "prototype.residency")
+    assert found.verdict is Verdict.UNPROVEN
+    assert "2.0 GB held and verified, 1,558.7 GB less than needed" in found.reason
+    assert found.remedy == "Run `k3gate run --profile standard`."
+
+
+def test_an_allocation_that_failed_fails(check: Any, make_record: Any, build: Any) -> None:
+    failed = build.residency(None, state=State.FAILED, reason="mmap of 1,560.7 GB: ENOMEM")
+    found = check(make_record([failed]), "prototype.residency")
+    assert found.verdict is Verdict.FAIL
+    assert "ENOMEM" in found.reason
+
+
+def test_failing_to_hold_more_than_this_target_needs_is_no_failure_of_it(
+    check: Any, make_record: Any, build: Any
+) -> None:
+    labels = {"memory": "image", "wanted_bytes": build.LAB_IMAGE + 1, "nodes": "0,1"}
+    failed = build.residency(None, state=State.FAILED, reason="ENOMEM", labels=labels)
+    assert check(make_record([failed]), "prototype.residency").verdict is Verdict.UNPROVEN
+
+
+def test_a_pattern_that_did_not_read_back_is_no_pass(check: Any, make_record: Any, build: Any) -> None:
+    proofs = (attrs.evolve(build.PROOFS[3], ok=False, detail="3 pages differ"),)
+    found = check(make_record([build.residency(build.LAB_IMAGE, proofs=proofs)]), "prototype.residency")
+    assert found.verdict is Verdict.UNPROVEN
+    assert "3 pages differ" in found.reason
+
+
+@pytest.mark.case("TOP-14")
+def test_top_14_copies_per_node_multiply_the_need_and_one_copy_is_offered(
+    check: Any, make_record: Any, own_target: Any
+) -> None:
+    text = load_target("residency-lab").text
+    target = own_target("")
+    assert target.text == text
+    copied = attrs.evolve(target, replicate_per_node=True)
+    found = check(make_record(), "prototype.residency", target=copied)
+    assert found.verdict is Verdict.FAIL
+    assert "the weights 2 times" in found.reason
+    assert "One copy of the weights over all nodes needs 1,560.7 GB" in found.reason
+
+
+def test_evidence_about_the_checkpoint_decides_also_for_an_interrupted_run(
+    check: Any, make_record: Any
+) -> None:
+    rows = (evidence("checkpoint.complete", "sha256:k3", "checkpoint"),)
+    found = check(make_record(evidence=rows), "checkpoint.complete")
+    assert found.verdict is Verdict.PASS
+    assert found.reason == "96 of 96 shards agree"
+    bad = (attrs.evolve(rows[0], verdict=Verdict.FAIL, gathered="2026-12-01T00:00:00Z"), *rows)
+    assert check(make_record(evidence=bad), "checkpoint.complete").verdict is Verdict.FAIL
+
+
+def test_evidence_about_another_subject_proves_nothing(check: Any, make_record: Any, own_target: Any) -> None:
+    rows = (evidence("correctness.text", "sha256:llama-7b", "runtime"),)
+    pinned = own_target('[subjects]\nruntime = "sha256:k3"\n')
+    found = check(make_record(evidence=rows), "correctness.text", target=pinned)
+    assert found.verdict is Verdict.UNPROVEN
+    assert "another runtime" in found.reason
+    two = (*rows, evidence("correctness.text", "sha256:k3", "runtime"))
+    assert check(make_record(evidence=two), "correctness.text").verdict is Verdict.UNPROVEN
+    assert check(make_record(evidence=two), "correctness.text", target=pinned).verdict is Verdict.PASS
+
+
+@pytest.mark.case("CLM-09")
+def test_clm_09_evidence_from_another_machine_does_not_count(
+    judge: Any, make_record: Any, build: Any
+) -> None:
+    foreign = (evidence("roofline.errors", "sha256:machine-x", "machine"),)
+    result = judge(make_record(evidence=foreign))
+    assert build.check_of(result, "roofline.errors").verdict is Verdict.UNPROVEN
+    own = (evidence("roofline.errors", "sha256:bare", "machine"),)
+    assert build.check_of(judge(make_record(evidence=own)), "roofline.errors").verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    ("accepted", "found", "verdict"),
+    [
+        (None, LICENCE, Verdict.UNPROVEN),
+        (LICENCE, None, Verdict.UNPROVEN),
+        (LICENCE, LICENCE, Verdict.PASS),
+        (LICENCE, "cd" * 32, Verdict.FAIL),
+    ],
+)
+def test_licence_found_must_be_the_one_accepted(
+    check: Any, make_record: Any, own_target: Any, accepted: Any, found: Any, verdict: Verdict
+) -> None:
+    lines = f'[licence_accepted]\nby = "A. Buyer"\non = "2026-11-30"\nsha256 = "{accepted}"\n'
+    target = own_target(lines if accepted else "")
+    rows = (evidence("checkpoint.licence", "sha256:k3", "checkpoint", sha256=found),) if found else ()
+    assert check(make_record(evidence=rows), "checkpoint.licence", target=target).verdict is verdict
+
+
+def test_the_order_waits_for_the_steps(judge: Any, make_record: Any, build: Any) -> None:
+    found = build.check_of(judge(make_record()), "bom.steps")
+    assert found.verdict is Verdict.UNPROVEN
+    assert found.reason == "Steps unproven: 1, 2, 3, 4, 5, 6."
