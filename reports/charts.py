@@ -1,7 +1,7 @@
 """A small set of SVG parts: scale, grid, line, band, dot, text. Fluid: x in per cent, y in px, no viewBox.
 
-Colours come from classes of the style sheet alone, so that one drawing follows light, dark and paper. All text
-is escaped here; a part is `Markup`.
+Colours come from classes of the style sheet alone, so that one drawing follows light, dark and paper. All
+text is escaped here; a part is `Markup`.
 """
 
 from __future__ import annotations
@@ -82,10 +82,9 @@ def text(x: float, y: int, content: str, *, style: str = "", anchor: str = "star
 
 def whisker(low: float, high: float, style: str = "wh") -> Markup:
     """An interval with end strokes, half-way down its cell."""
+    stroke = Markup('<line class="{}" x1="0" x2="0" y1="-5" y2="5"/>').format(style)
     ends = (
-        Markup(
-            '<svg x="{:.2f}%" y="50%" width="1" height="1"><line class="{}" x1="0" x2="0" y1="-5" y2="5"/></svg>'
-        ).format(x, style)
+        Markup('<svg x="{:.2f}%" y="50%" width="1" height="1">{}</svg>').format(x, stroke)
         for x in (low, high)
     )
     return _join(itertools.chain((horizontal(low, high, "50%", style),), ends))
@@ -110,7 +109,7 @@ def ceiling(limit: float, target: float | None, label: Callable[[float], str], *
     if target is not None:
         parts.append(band(place(target), 100, 22, 48, "f-wash"))
         reach = "at or below" if target <= limit else "above"
-        desc += f" The target of at least {label(target)} lies {reach} it."
+        desc += f" The target of at least {target:g} lies {reach} it."
     parts += [band(0, x, 36, 20, "f-data2"), band(x, 100, 36, 20, "beyond"), vertical(x, 32, 70, "target")]
     inside = x > 45
     parts.append(
@@ -128,9 +127,9 @@ def ceiling(limit: float, target: float | None, label: Callable[[float], str], *
         anchor = "middle" if 18 < t < 82 else ("start" if t <= 18 else "end")
         parts += [
             vertical(t, 20, 70, "target"),
-            text(t, 13, f"target: at least {label(target)}", style="tb", anchor=anchor),
+            text(t, 13, f"target: at least {target:g}", style="tb", anchor=anchor),
         ]
-    parts += axis(place, at, 70, label)
+    parts += axis(place, at, 70, lambda value: f"{value:g}")
     return svg(parts, height=92, key=key, title="The ceiling of the decode rate", desc=desc)
 
 

@@ -1,4 +1,4 @@
-"""The first page: the decision and its reasons, the machine, the ceiling, what limits it, what must happen next."""
+"""The first page: decision and reasons, machine, ceiling, what limits it, what must happen next."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def _lead(record: RunRecord, gate: GateResult, index: Index, gaps: Sequence[Gap]
     if gate.verdict is Verdict.FAIL:
         rows = [row for row in index.checks if row.check.verdict is Verdict.FAIL]
         names = words.listed(f"{row.number} ({_lower(row.check.claim)})" for row in rows[:3])
-        more = f" and {words.count(len(rows) - 3, 'more')}" if len(rows) > 3 else ""
+        more = f" and {words.small(len(rows) - 3)} more" if len(rows) > 3 else ""
         verb = "fails" if len(rows) == 1 else "fail"
         noun = "check" if len(rows) == 1 else "checks"
         first = next((row.check.reason for row in rows if row.check.reason), None)
@@ -165,19 +165,18 @@ def _lead(record: RunRecord, gate: GateResult, index: Index, gaps: Sequence[Gap]
         return f"Do not order this machine for this target: {noun} {names}{more} {verb}.{reason}{rest}"
     if gate.verdict is Verdict.UNPROVEN:
         failed = any(c.decided is Verdict.FAIL for c in checks)
-        ruled = (
-            "" if failed else "Nothing that was measured rules Kimi K3 out, but the evidence is incomplete: "
-        )
+        ruled = "" if failed else "Nothing that was measured rules Kimi K3 out, but "
         steps = sum(s.verdict is Verdict.UNPROVEN for s in gate.steps)
-        groups = [gap for gap in gaps if gap.checks]
-        first_words = f"{unproven} of {total} lack evidence" if ruled else f"{unproven} of {total} lack it"
+        which = "all seven steps" if steps == 7 else words.count(steps, "step")
+        verb = "waits" if steps == 1 else "wait"
+        groups = [gap for gap in gaps if any(r.check.verdict is Verdict.UNPROVEN for r in gap.checks)]
         waits = (
-            f"; one thing is missing, and {words.count(steps, 'step')} "
-            f"{'waits' if steps == 1 else 'wait'} for it"
-            if len(groups) == 1
-            else f", and {words.count(steps, 'step')} of seven {'waits' if steps == 1 else 'wait'} for them"
+            "one thing is missing" if len(groups) == 1 else f"{words.count(len(groups), 'thing')} are missing"
         )
-        return f"Do not order yet. {ruled}{first_words}{waits}."
+        return (
+            f"Do not order yet. {ruled}{unproven} of {total} lack evidence: {waits}, and {which} {verb} for "
+            f"{'it' if len(groups) == 1 else 'them'}."
+        )
     if gate.verdict is Verdict.WAIVED:
         return (
             f"The evidence meets the bounds of {len(checks) - gate.waivers} of {total}; for the others a "
@@ -311,7 +310,7 @@ def _expected(rungs: Sequence[Rung], target: float | None, residency: CheckResul
     limit = best.tokens_per_s
     label = _tokens
     basis = "measured read bandwidth" if best.key == "read" else "paper bandwidth"
-    against = f", against a target of at least {label(target)}" if target else ""
+    against = f", against a target of at least {target:g}" if target else ""
     fit = " It holds only if the model fitted, and it does not." if residency else ""
     return Expected(
         hero=f"At most {label(limit)}",
@@ -386,7 +385,7 @@ def _next(record: RunRecord, gate: GateResult, index: Index, gaps: Sequence[Gap]
                 _sentence(gap.cure),
                 _sentence("; ".join(row.check.claim for row in open_[:2]))
                 if len(open_) < 3
-                else f"{open_[0].check.claim}, and {words.count(len(open_) - 1, 'more')}.",
+                else f"{open_[0].check.claim}, and {words.small(len(open_) - 1)} more.",
                 gap.link,
             )
     if gate.verdict in (Verdict.PASS, Verdict.WAIVED):

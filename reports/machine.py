@@ -141,8 +141,11 @@ def nodes(inventory: Inventory) -> Iterable[NodeRow]:
         )
 
 
-def tables(inventory: Inventory) -> Iterable[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
-    """(caption, heads, rows) of what is listed device by device; wide records become one row per property."""
+def tables(inventory: Inventory) -> Iterable[tuple[str, list[tuple[str, str, str]]]]:
+    """(caption, rows of numbers, count and text) of what is listed device by device; equal ones share a row.
+
+    A device is one row of words however many properties it has, so that no table is wider than a page.
+    """
     for name, devices in (
         ("Memory modules", inventory.memory.dimms),
         ("GPUs", inventory.gpus),
@@ -150,18 +153,17 @@ def tables(inventory: Inventory) -> Iterable[tuple[str, tuple[str, ...], list[tu
         ("PCI devices", inventory.pci),
         ("Sensors", inventory.sensors),
     ):
-        if devices:
-            rows = [
-                (
-                    str(place),
-                    "; ".join(
-                        f"{key.replace('_', ' ')}: {UNKNOWN if item is None else item}"
-                        for key, item in device.items()
-                    ),
-                )
-                for place, device in enumerate(devices)
-            ]
-            yield name, ("No.", "What it says of itself"), rows
+        if not devices:
+            continue
+        alike: dict[str, list[int]] = {}
+        for place, device in enumerate(devices):
+            pairs = (f"{k.replace('_', ' ')}: {UNKNOWN if v is None else v}" for k, v in device.items())
+            alike.setdefault("; ".join(pairs), []).append(place)
+        rows = [
+            (units.cpu_list(places).replace("-", "–"), f"{len(places):,}", text)
+            for text, places in alike.items()
+        ]
+        yield name, rows
 
 
 def settings(inventory: Inventory) -> Iterable[Setting]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from attrs import frozen
 from markupsafe import Markup
 
 from k3gate import units
 from k3gate.metrics import MEMORY_READ, RESIDENCY_BYTES, RESIDENCY_RATE
-from k3gate.records import Metric, RunRecord, State
+from k3gate.records import Metric, RunRecord, Scalar, State
 from k3gate.reports import charts, words
 from k3gate.reports.evidence import Index, Link, SampleRow
 from k3gate.reports.unseen import SEEN
@@ -390,9 +390,10 @@ class Measurements:
         image = labels.get("memory") == "image"
         inventory = self._record.inventory
         held = int(metric.median or 0)
+        target = float(wanted) if isinstance(wanted, int | float) else 0.0
         figures: list[tuple[str, float | None, str, str]] = []
-        if isinstance(wanted, int | float):
-            figures.append(("Wanted by the target", float(wanted), "f-grey", "–"))
+        if target:
+            figures.append(("Wanted by the target", target, "f-grey", "–"))
         figures.append(
             (
                 "Held and verified" if image else "Held and verified, a small pool",
@@ -418,7 +419,7 @@ class Measurements:
                 figures=(
                     units.exact_bytes(int(amount or 0), NBSP),
                     units.gib(amount, NBSP),
-                    words.share((amount or 0) / float(wanted)) if _positive(wanted) else "–",
+                    words.share((amount or 0) / target) if target else "–",
                 ),
                 link=row.link if sample != "–" else Link("Machine", "#machine"),
                 state=words.STATES[metric.state] if sample != "–" else "–",
@@ -441,10 +442,6 @@ class Measurements:
             head=("Memory", "Size", "GB", "GiB", "Of wanted", "State"),
             bars=tuple(bars),
         )
-
-
-def _positive(number: object) -> bool:
-    return isinstance(number, int | float) and not isinstance(number, bool) and number > 0
 
 
 def _residency_title(wanted: object, held: int, image: bool, usable: int | None) -> str:
@@ -562,7 +559,7 @@ def _ends(rows: Sequence[SampleRow]) -> tuple[Link, ...]:
     return (rows[0].link,) if len(rows) == 1 else (rows[0].link, rows[-1].link)
 
 
-def _numa_title(rates: dict[tuple[object, object], float]) -> str:
+def _numa_title(rates: Mapping[tuple[Scalar, Scalar], float]) -> str:
     local = [rate for (cpu, memory), rate in rates.items() if cpu == memory]
     remote = [rate for (cpu, memory), rate in rates.items() if cpu != memory]
     if local and remote:
@@ -586,13 +583,13 @@ def _rates_title(best: dict[str, float | None]) -> str:
     return words.capital(words.listed(parts)) if parts else "Read bandwidth"
 
 
-def _split(nodes: Sequence[int], socket: object) -> list[list[int]]:
+def _split(nodes: Sequence[int], socket: Callable[[int], int | None]) -> list[list[int]]:
     """Columns of each table: all where they are few, else by socket, and never more than eight."""
     if len(nodes) <= MOST_COLUMNS:
         return [list(nodes)]
     groups: dict[object, list[int]] = defaultdict(list)
     for node in nodes:
-        groups[socket(node)].append(node)  # type: ignore[operator]
+        groups[socket(node)].append(node)
     parts = []
     for group in groups.values():
         pieces = -(-len(group) // MOST_COLUMNS)

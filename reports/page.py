@@ -1,4 +1,4 @@
-"""The report of a run: one self-contained HTML file without scripts, fonts, images or links outside itself."""
+"""The report of a run: one self-contained HTML file, no script, font, image or link outside itself."""
 
 from __future__ import annotations
 
@@ -194,8 +194,6 @@ def ladder_rows(rungs: Sequence[Rung], index: Index) -> list[LadderRow]:
             if rung is not rungs[-1]:
                 parts.append(charts.vertical(x, 37, "100%", "cut"))
             above = value
-        else:
-            parts.append(charts.text(0, 28, words.STATES[rung.state], style="t2"))
         rows.append(
             LadderRow(
                 rung=rung,
@@ -253,7 +251,7 @@ def undrawn(gate: GateResult, index: Index) -> list[tuple[str, Link]]:
 
 def steps_lead(gate: GateResult) -> str:
     """ "36 checks: 4 pass, 1 fails, 31 are unproven." """
-    counts = {verdict: 0 for verdict in Verdict}
+    counts = dict.fromkeys(Verdict, 0)
     for step in gate.steps:
         for check in step.checks:
             counts[check.verdict] += 1

@@ -29,6 +29,10 @@ STATES: Mapping[State, str] = {
     State.NOT_RUN: "not run",
 }
 _SMALL = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_MONTHS = (
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
+)
 _TIED = re.compile(
     r"(?<=\d) (?=(?:%|[kMGTPE]?B(?:/s)?|[KMGT]iB|[kMG]?Hz|MT/s|tokens|bytes|ms|µs|ns|s|min|h|W)(?![A-Za-z]))"
 )
@@ -39,10 +43,14 @@ def tied(text: str) -> str:
     return _TIED.sub(NBSP, text)
 
 
+def small(number: int) -> str:
+    """ "two", "13": counts up to ten in words."""
+    return _SMALL[number] if 0 <= number < len(_SMALL) else f"{number:,}"
+
+
 def count(number: int, one: str, many: str | None = None) -> str:
     """ "one check", "12 checks": small counts in words."""
-    word = _SMALL[number] if 0 <= number < len(_SMALL) else f"{number:,}"
-    return f"{word} {one if number == 1 else many or one + 's'}"
+    return f"{small(number)} {one if number == 1 else many or one + 's'}"
 
 
 def capital(text: str) -> str:
@@ -115,8 +123,7 @@ def date(text: str | None) -> str:
     moment = stamp(text)
     if moment is None:
         return text or "unknown"
-    months = "January February March April May June July August September October November December".split()
-    return f"{moment.day}{NBSP}{months[moment.month - 1]}{NBSP}{moment.year}"
+    return f"{moment.day}{NBSP}{_MONTHS[moment.month - 1]}{NBSP}{moment.year}"
 
 
 def span(started: str | None, ended: str | None) -> str:

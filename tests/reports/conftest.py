@@ -74,9 +74,10 @@ STEPS: dict[str, tuple[str, tuple[str, ...]]] = {
     "roofline": (
         "Which tier limits it?",
         (
-            "bare_metal idle population speed placement local remote latency gemm replay skew storage "
-            "pcie_links pcie_rate network sustained errors power"
-        ).split(),
+            *("bare_metal", "idle", "population", "speed", "placement", "local"),
+            *("remote", "latency", "gemm", "replay", "skew", "storage"),
+            *("pcie_links", "pcie_rate", "network", "sustained", "errors", "power"),
+        ),
     ),
     "bom": ("May the order be frozen?", ("match", "links", "steps")),
 }
