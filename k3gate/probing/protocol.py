@@ -49,7 +49,7 @@ def parse(line: bytes) -> dict[str, Any]:
 def excerpt(line: bytes) -> str:
     """The start of a stranger's line, made safe to print."""
     shown = printable(line[:60].decode("utf-8", "backslashreplace").strip())
-    return repr(shown) + (" ..." if len(line) > 60 else "")
+    return f"'{shown}'" + (" ..." if len(line) > 60 else "")
 
 
 def seconds(document: dict[str, Any], key: str) -> float:
