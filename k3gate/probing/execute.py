@@ -18,14 +18,32 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from attrs import frozen
-
 from k3gate.documents import plain, structure
 from k3gate.probing import launch, protocol, registry
+from k3gate.probing.events import (
+    CaseDone,
+    CaseStarted,
+    Event,
+    Heartbeat,
+    Output,
+    WorkerEnded,
+    WorkerStarted,
+)
 from k3gate.probing.plan import Execution
 from k3gate.probing.protocol import ProtocolError
 from k3gate.records import Case, Inventory, Metric, Round, State
 from k3gate.units import duration
+
+__all__ = [
+    "CaseDone",
+    "CaseStarted",
+    "Event",
+    "Executor",
+    "Heartbeat",
+    "Output",
+    "WorkerEnded",
+    "WorkerStarted",
+]
 
 SILENCE_SECONDS = 30.0
 """How long a worker may give no sign before it counts as hung."""
@@ -34,64 +52,6 @@ CLOSED_SECONDS = 1.0
 RELEASE_BYTES_PER_SECOND = 1e9
 """How slowly a kernel may give memory back when a worker ends, at worst."""
 _READ_BYTES = 2**16
-
-
-@frozen
-class Output:
-    """What was printed during a case: the first 256 KiB of each stream, and how many bytes were dropped."""
-
-    stdout: bytes = b""
-    stderr: bytes = b""
-    dropped: int = 0
-
-
-@frozen
-class WorkerStarted:
-    """A worker is set up after `seconds`; `notes` say which protection the kernel refused."""
-
-    process: int
-    seconds: float
-    notes: tuple[str, ...]
-
-
-@frozen
-class CaseStarted:
-    """A case begins in a worker."""
-
-    case: Case
-    round: int
-    process: int
-
-
-@frozen
-class Heartbeat:
-    """Work goes on; `note` is the probe's, or empty."""
-
-    case: Case | None
-    note: str
-
-
-@frozen
-class CaseDone:
-    """A round of a case is over: its metrics when `round.state` is ok, none otherwise."""
-
-    case: Case
-    round: Round
-    metrics: tuple[Metric, ...]
-    output: Output
-
-
-@frozen
-class WorkerEnded:
-    """A worker is gone and reaped. `reason` None: it ended with all done. `seconds`: its whole life."""
-
-    process: int
-    seconds: float
-    reason: str | None
-    output: Output
-
-
-Event = WorkerStarted | CaseStarted | Heartbeat | CaseDone | WorkerEnded
 
 
 class Executor:
@@ -316,7 +276,10 @@ class _Worker:
 
     def _is_gone(self) -> bool:
         """Whether the process has ended. It stays unreaped, which keeps its process group id from reuse."""
-        return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        try:
+            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # our parent left SIGCHLD ignored, so the kernel reaped it already
+            return True
 
     def _drain(self, name: str) -> None:
         """Read a stream's waiting bytes, keep the first ones, count the others; a bounded bite at a time."""
