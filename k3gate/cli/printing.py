@@ -1,0 +1,122 @@
+"""Runs, verdicts and tables as a person reads them in a terminal. Plain text; colours only on a terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+
+import click
+
+from k3gate.records import CheckResult, GateResult, Metric, RunRecord, StepResult, Verdict
+from k3gate.units import duration, quantity
+
+MARKS = {
+    Verdict.PASS: ("+", "green"),
+    Verdict.FAIL: ("x", "red"),
+    Verdict.UNPROVEN: ("?", "yellow"),
+    Verdict.WAIVED: ("~", "magenta"),
+    Verdict.NOT_APPLICABLE: ("-", None),
+}
+WIDTH = 100
+
+
+def say(text: str = "") -> None:
+    """A line on stdout; colours are dropped where stdout is no terminal or NO_COLOR is set."""
+    click.echo(text, color=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
+
+
+def verdict_word(verdict: Verdict) -> str:
+    """The verdict with its mark; the word says it without the colour."""
+    mark, colour = MARKS[verdict]
+    return click.style(f"{mark} {verdict.value.replace('_', ' ')}", fg=colour)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Left-aligned columns, as wide as their widest cell."""
+    lines = [list(head), *(list(row) for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def wrapped(text: str, indent: int) -> str:
+    """`text` folded to the page's width with every line indented."""
+    return textwrap.fill(
+        text, WIDTH, initial_indent=" " * indent, subsequent_indent=" " * indent, break_on_hyphens=False
+    )
+
+
+def print_gate(result: GateResult, *, every_check: bool) -> None:
+    """The gate: steps, then checks with their reasons; without `every_check` only those that decide."""
+    for step in result.steps:
+        _print_step(step, every_check)
+    for notice in result.notices:
+        say(wrapped(f"note: {notice}", 0))
+    waived = f" with {result.waivers} waiver{'s' if result.waivers != 1 else ''}" if result.waivers else ""
+    say()
+    say(f"Gate: {verdict_word(result.verdict)}{waived}   target {result.target}, criteria {result.criteria}")
+
+
+def _print_step(step: StepResult, every_check: bool) -> None:
+    say(f"{step.step}  {step.name:<14}{verdict_word(step.verdict)}")
+    for check in step.checks:
+        decides = check.verdict is step.verdict and check.verdict is not Verdict.PASS
+        if every_check or decides:
+            _print_check(check, every_check)
+
+
+def _print_check(check: CheckResult, full: bool) -> None:
+    name = check.id.split(".", 1)[-1]
+    say(f"     {verdict_word(check.verdict)}  {name}")
+    if check.verdict is Verdict.NOT_APPLICABLE and not full:
+        return
+    if full:
+        say(wrapped(check.claim, 9))
+    if check.reason:
+        say(wrapped(check.reason, 9))
+    if check.waiver:
+        say(wrapped(f"waived by {check.waiver.who} on {check.waiver.when}: {check.waiver.why}", 9))
+    if full and check.remedy and check.verdict in (Verdict.FAIL, Verdict.UNPROVEN):
+        say(wrapped(f"what to do: {check.remedy}", 9))
+
+
+def metric_value(metric: Metric) -> str:
+    """Median with its interval: "26.3 GB/s (25.9 to 26.8)"."""
+    text = quantity(metric.median, metric.unit)
+    if metric.interval and metric.interval[0] != metric.interval[1]:
+        low, high = (quantity(value, metric.unit) for value in metric.interval)
+        text += f" ({low} to {high})"
+    return text
+
+
+def print_measurements(record: RunRecord) -> None:
+    """One line a metric: case, value, interval, rounds, state; the reason under it where there is one."""
+    rows = []
+    for outcome in record.outcomes:
+        if not outcome.metrics:
+            rows.append((f"{outcome.probe}/{outcome.case}", "", outcome.state.value, outcome.reason or ""))
+        for metric in outcome.metrics:
+            state = metric.state.value if metric.state.value != "ok" else outcome.state.value
+            rows.append(
+                (
+                    f"{outcome.probe}/{outcome.case}",
+                    f"{metric.name} {metric_value(metric)}",
+                    state,
+                    metric.reason or outcome.reason or "",
+                )
+            )
+    for case, value, state, reason in rows:
+        say(f"{case:<28} {value}{'  ' if value else ''}[{state}]")
+        if reason:
+            say(wrapped(reason, 5))
+
+
+def run_line(record: RunRecord) -> str:
+    """One line that says which run this is."""
+    run = record.run
+    machine = run.machine_name or run.fingerprint or "unknown machine"
+    return f"run {run.id} on {machine}, profile {run.profile}, {run.status.value}, {duration(run.seconds)}"

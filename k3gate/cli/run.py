@@ -1,0 +1,212 @@
+"""`k3gate run`: measure this machine, store the run, judge it, report."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from k3gate.cli.options import (
+    check_output,
+    criteria_option,
+    json_option,
+    print_json,
+    store_option,
+    target_option,
+    write_output,
+)
+from k3gate.errors import EXIT_FAIL, EXIT_INTERRUPTED, EXIT_OK, EXIT_PROBE_FAILED, EXIT_UNPROVEN, UsageError
+from k3gate.records import State, Verdict
+
+if TYPE_CHECKING:
+    from k3gate.harness.run import Prepared
+    from k3gate.records import GateResult, RunRecord
+    from k3gate.store import Store
+
+EXIT_OF = {Verdict.PASS: EXIT_OK, Verdict.FAIL: EXIT_FAIL, Verdict.UNPROVEN: EXIT_UNPROVEN}
+
+
+@click.command("run", short_help="Measure this machine, store the run, judge it.")
+@click.option(
+    "--profile",
+    default=None,
+    metavar="NAME",
+    help="Time budget: smoke (20 s), quick (3 min, the default), standard (20 min), soak (30 min).",
+)
+@target_option("residency-lab")
+@criteria_option
+@click.option("--probe", "probes", multiple=True, metavar="NAME", help="Only this probe; may be repeated.")
+@click.option(
+    "--only", multiple=True, metavar="PATTERN", help="Only cases such as 'memory/read.*'; may be repeated."
+)
+@click.option(
+    "--rounds", type=click.IntRange(1, 1000), help="Rounds of each case instead of the probes' own."
+)
+@click.option(
+    "--working-set",
+    "working_set",
+    metavar="SIZE",
+    help="Larger pools than 4 x the last-level caches, such as 8GB; smaller ones are refused.",
+)
+@click.option("--machine", "machine_name", metavar="NAME", help="A name for this machine that people use.")
+@click.option("--resume", metavar="RUN", help="Go on with an interrupted run; measures only what is left.")
+@click.option("--dry-run", is_flag=True, help="Show the cases, seconds and bytes; measure nothing.")
+@click.option("--report", "report_path", metavar="FILE", help="Write the HTML report too.")
+@click.option("--enforce", is_flag=True, help="Exit by the gate's verdict: 0 pass, 1 fail, 3 unproven.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+@json_option
+@store_option
+def command(
+    profile: str | None,
+    target: str,
+    criteria: str | None,
+    probes: tuple[str, ...],
+    only: tuple[str, ...],
+    rounds: int | None,
+    working_set: str | None,
+    machine_name: str | None,
+    resume: str | None,
+    dry_run: bool,
+    report_path: str | None,
+    enforce: bool,
+    quiet: bool,
+    as_json: bool,
+    store_location: str | None,
+) -> int:
+    """Measure this machine, store every sample, and judge the seven steps of the procurement gate.
+
+    Nothing on the machine is changed and nothing needs root. Ctrl-C keeps what was measured;
+    `k3gate run --resume RUN` goes on. Exit code: 0 measured and stored, whatever the verdict;
+    4 a probe failed; 130 interrupted.
+    """
+    from k3gate.harness import run as harness
+    from k3gate.harness import stored
+    from k3gate.store import open_store
+
+    check_output(report_path)
+    if resume:
+        _refuse_with_resume(
+            profile=profile, probe=probes, only=only, rounds=rounds, working_set=working_set, dry_run=dry_run
+        )
+    request = harness.Request(
+        profile=profile or "quick",
+        target=target,
+        criteria=criteria,
+        probes=probes or None,
+        only=only or None,
+        rounds=rounds,
+        machine_name=machine_name,
+        working_set_bytes=_size(working_set),
+        command=shlex.join(["k3gate", *sys.argv[1:]]),
+    )
+    if dry_run:
+        return _show_plan(harness.prepare(request), as_json)
+    prepared = None if resume else harness.prepare(request)
+    with open_store(store_location) as store:
+        for lost in store.abandon_dead():
+            _tell(f"run {lost} was killed: it is marked abandoned; go on with k3gate run --resume {lost}")
+        run = harness.take_up(store, resume) if resume else harness.start(store, prepared)  # type: ignore[arg-type]
+        from k3gate.cli.progress import listener
+
+        with listener(quiet) as listening:
+            try:
+                record = harness.measure(store, run, listening)
+            except KeyboardInterrupt:
+                _tell(f"interrupted; what was measured is kept: k3gate run --resume {run.id}")
+                return EXIT_INTERRUPTED
+        record, result = stored.judge(store, run.id, criteria=criteria, target=None if resume else target)
+        _publish(store, record, result, as_json=as_json, report_path=report_path, criteria=criteria)
+    if enforce:
+        return EXIT_OF.get(result.verdict, EXIT_OK)
+    failed = any(outcome.state is State.FAILED for outcome in record.outcomes)
+    return EXIT_PROBE_FAILED if failed else EXIT_OK
+
+
+def _show_plan(prepared: Prepared, as_json: bool) -> int:
+    from k3gate.cli.printing import say
+    from k3gate.probing import plan
+
+    if as_json:
+        print_json(plan.document(prepared.plan))
+    else:
+        for notice in prepared.notices:
+            _tell(f"note: {notice}")
+        say(plan.text(prepared.plan).rstrip("\n"))
+    return EXIT_OK
+
+
+def _publish(
+    store: Store,
+    record: RunRecord,
+    result: GateResult,
+    *,
+    as_json: bool,
+    report_path: str | None,
+    criteria: str | None,
+) -> None:
+    """The JSON document or the text on stdout, and the report's path."""
+    from pathlib import Path
+
+    from k3gate.cli.printing import print_gate, print_measurements, run_line, say
+    from k3gate.harness import stored
+
+    page = stored.page(store, record, result, criteria=criteria) if report_path else None
+    if as_json:
+        print_json(stored.run_document(record, result))
+    else:
+        say(run_line(record))
+        say(_split_line(record))
+        say()
+        print_measurements(record)
+        for one in record.run.left_out:
+            say(f"left out: {one.probe}/{one.case}: {one.reason}")
+        say()
+        print_gate(result, every_check=False)
+    if report_path and page is not None:
+        write_output(report_path, page)
+        path = Path(report_path).resolve()
+        if as_json:
+            _tell(f"report: {path}")
+        else:
+            say(f"Report: {path}")
+
+
+def _split_line(record: RunRecord) -> str:
+    """Where the wall time went: in timed regions, in set-up within workers, elsewhere."""
+    split = record.run.split
+    whole = split.get("workers", 0.0) + split.get("elsewhere", 0.0)
+    if not whole:
+        return "nothing was timed"
+    timed, setup, elsewhere = (
+        split.get(key, 0.0) / whole * 100 for key in ("timed", "setup_in_workers", "elsewhere")
+    )
+    return f"of the wall time {timed:.0f} % was timed, {setup:.0f} % set-up in workers, {elsewhere:.0f} % elsewhere"
+
+
+def _refuse_with_resume(**given: object) -> None:
+    for name, value in given.items():
+        if value:
+            option = "--" + name.replace("_", "-")
+            raise UsageError(
+                f"--resume goes on with the run's own plan: leave {option} away, or make a new run"
+            )
+
+
+def _size(text: str | None) -> int | None:
+    """Bytes from "8GB", "512MiB" or a plain number; raises `UsageError` otherwise."""
+    if text is None:
+        return None
+    import re
+
+    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)\s*([kKMGT]?)(i?)B?", text.strip())
+    if match is None:
+        raise UsageError(f"--working-set {text!r} is no size: write bytes, or such as 8GB or 512MiB")
+    number, prefix, binary = match.groups()
+    power = " KMGT".index(prefix.upper()) if prefix else 0
+    return int(float(number) * (1024 if binary else 1000) ** power)
+
+
+def _tell(text: str) -> None:
+    print(f"k3gate: {text}", file=sys.stderr)

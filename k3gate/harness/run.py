@@ -1,0 +1,286 @@
+"""A run from the first look at the machine to the last stored round; and the same run taken up again.
+
+Each round is stored as it ends. Whatever stops the run (Ctrl-C, a full disk, a closed terminal) leaves what
+was measured, under a status that says so; what no handler sees (SIGKILL) is found by the next start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import attrs
+from attrs import frozen
+
+from k3gate import __version__, host
+from k3gate.errors import StorageError, UsageError
+from k3gate.gate import criteria as criteria_module
+from k3gate.gate import targets
+from k3gate.harness import neighbours
+from k3gate.harness.listening import Listener
+from k3gate.harness.stored import now
+from k3gate.probing import idle, outcomes, plan, profiles, registry
+from k3gate.probing.execute import CaseDone, CaseStarted, Executor, Heartbeat, WorkerEnded
+from k3gate.probing.plan import Execution, Plan
+from k3gate.records import Inventory, Outcome, Run, RunRecord, RunStatus
+
+if TYPE_CHECKING:
+    from k3gate.store import Store
+
+CLOCK_STEP_SECONDS = 2.0
+"""Wall clock and monotonic clock may part by this much before it is called a step."""
+
+
+@frozen
+class Request:
+    """What the user asked for. `probes` None: all but those that run only by name."""
+
+    profile: str
+    target: str
+    criteria: str | None = None
+    probes: tuple[str, ...] | None = None
+    only: tuple[str, ...] | None = None
+    rounds: int | None = None
+    machine_name: str | None = None
+    working_set_bytes: int | None = None
+    command: str | None = None
+
+
+@frozen
+class Prepared:
+    """Everything that could be refused was looked at: nothing was measured, nothing stored."""
+
+    request: Request
+    inventory: Inventory
+    plan: Plan
+    notices: tuple[str, ...]
+
+
+def prepare(request: Request) -> Prepared:
+    """Read the machine and plan the run; raises `UsageError` for anything that cannot be used."""
+    criteria_module.load(request.criteria)
+    target = targets.load(request.target)
+    image = target.image()
+    profile = profiles.load(
+        request.profile,
+        image_bytes=image.bytes,
+        image_detail=image.arithmetic(),
+        working_set_bytes=request.working_set_bytes,
+    )
+    notices: list[str] = []
+    probes = registry.load(request.probes, notices)
+    inventory = host.read(name=request.machine_name)
+    planned = plan.plan(probes, inventory, profile, only=request.only, rounds=request.rounds)
+    if not planned.cases and not planned.refused:
+        because = "; ".join(f"{one.case}: {one.reason}" for one in planned.left_out) or "no probe has a case"
+        raise UsageError(f"nothing to measure here with profile {profile.name}: {because}")
+    return Prepared(request, inventory, planned, tuple(notices))
+
+
+def start(store: Store, prepared: Prepared) -> Run:
+    """Store a new run as `running`, with its plan; returns it."""
+    machine = prepared.inventory.machine
+    run = Run(
+        id=_new_id(store),
+        machine=machine.id,
+        fingerprint=machine.fingerprint,
+        machine_name=machine.name,
+        profile=prepared.plan.profile.name,
+        version=__version__,
+        started=now(),
+        ended=None,
+        status=RunStatus.RUNNING,
+        target=prepared.request.target,
+        command=prepared.request.command,
+        notices=prepared.notices,
+        plan=prepared.plan.cases,
+        left_out=prepared.plan.left_out,
+    )
+    store.begin_run(run, prepared.inventory)
+    for refused in prepared.plan.refused:
+        store.save_outcome(run.id, refused)
+    return run
+
+
+def take_up(store: Store, reference: str) -> Run:
+    """Set an interrupted run back to `running`; raises `UsageError` where it cannot go on here.
+
+    It goes on only on the machine it was begun on and with the version that began it: other rounds would be
+    of something else.
+    """
+    store.abandon_dead()
+    record = store.load(store.resolve(reference))
+    run = record.run
+    if run.status is RunStatus.COMPLETE:
+        raise UsageError(f"run {run.id} is complete: nothing is left to resume (k3gate show {run.id})")
+    if run.status is RunStatus.RUNNING:
+        raise UsageError(f"run {run.id} is still running: wait for it, or end it first")
+    if run.version != __version__:
+        raise UsageError(
+            f"run {run.id} was begun by k3gate {run.version}, this is {__version__}: make a new run"
+        )
+    here = host.read(name=run.machine_name).machine.fingerprint
+    if here != run.fingerprint:
+        raise UsageError(
+            f"run {run.id} was begun on machine {run.fingerprint}, this is {here}: make a new run here"
+        )
+    resumed = attrs.evolve(run, status=RunStatus.RUNNING, ended=None)
+    store.update_run(resumed)
+    return resumed
+
+
+def measure(store: Store, run: Run, listener: Listener) -> RunRecord:
+    """Measure what is left of the run's plan and store each round as it ends; returns the whole record.
+
+    Raises `KeyboardInterrupt` after the run was stored as interrupted, and `StorageError` where the store
+    refused a write; rows stored before stay.
+    """
+    record = store.load(run.id)
+    collected = {(o.probe, o.case): o for o in record.outcomes}
+    executions = plan.executions(run.plan)
+    left = outcomes.remaining(executions, tuple(collected.values()))
+    listener.planned(_planned(run), len(executions) - len(left))
+    timer = _Timer(run)
+    try:
+        with _interruptible(), Executor(record.inventory, started=timer.base) as executor:
+            for execution in left:
+                listener.execution(execution)
+                _measure_one(store, run, execution, executor, collected, timer, listener)
+    except KeyboardInterrupt:
+        _close(store, run, timer, collected, RunStatus.INTERRUPTED)
+        raise
+    except StorageError:
+        with contextlib.suppress(StorageError):
+            _close(store, run, timer, collected, RunStatus.STORAGE_FAILED)
+        raise
+    _close(store, run, timer, collected, RunStatus.COMPLETE)
+    return store.load(run.id)
+
+
+def _measure_one(
+    store: Store,
+    run: Run,
+    execution: Execution,
+    executor: Executor,
+    collected: dict[tuple[str, str], Outcome],
+    timer: _Timer,
+    listener: Listener,
+) -> None:
+    """One worker's work: store each round as it ends, then what the rest of the machine did meanwhile."""
+    due = outcomes.due(execution, tuple(collected.values()))
+    if due is None:
+        return
+    before = idle.read()
+    for event in executor.run(due):
+        match event:
+            case CaseStarted():
+                listener.beat(event.case.name, "")
+            case Heartbeat():
+                listener.beat(event.case.name if event.case else None, event.note)
+            case CaseDone():
+                key = (event.case.probe, event.case.name)
+                merged = outcomes.merge(collected.get(key), event.case, event.round, event.metrics)
+                store.save_outcome(run.id, merged, event.round.round)
+                collected[key] = merged
+                for name, output in (("stdout", event.output.stdout), ("stderr", event.output.stderr)):
+                    if output:
+                        store.add_artifact(run.id, key, f"round-{event.round.round}.{name}", output)
+                listener.measured(merged, event.round)
+            case WorkerEnded():
+                timer.worker_seconds += event.seconds
+                if event.reason and event.reason != "it was stopped":
+                    listener.notice(f"worker of {execution.key}: {event.reason}")
+    watched = neighbours.merge(collected.get(neighbours.KEY), before, idle.read(), timer.elapsed())
+    store.save_outcome(run.id, watched, watched.rounds[-1].round)
+    collected[neighbours.KEY] = watched
+
+
+class _Timer:
+    """Where the wall time of a run goes, over all its sittings. `base` is what samples are stamped from."""
+
+    def __init__(self, run: Run) -> None:
+        self._earlier = run.seconds or 0.0
+        self.base = time.monotonic() - self._earlier
+        self._wall = time.time() - self._earlier
+        self.worker_seconds = run.split.get("workers", 0.0)
+
+    def elapsed(self) -> float:
+        """Seconds since the run began, less the pauses between sittings."""
+        return time.monotonic() - self.base
+
+    def clock_step(self) -> float:
+        """How far the wall clock has moved against the monotonic one in this sitting."""
+        return (time.time() - self._wall) - self.elapsed()
+
+
+def _close(
+    store: Store,
+    run: Run,
+    timer: _Timer,
+    collected: Mapping[tuple[str, str], Outcome],
+    status: RunStatus,
+) -> None:
+    notices = list(run.notices)
+    step = timer.clock_step()
+    if abs(step) > CLOCK_STEP_SECONDS:
+        notices.append(
+            f"clock stepped: the wall clock moved by {step:+.0f} s against the monotonic clock; "
+            "durations are monotonic, stamps are as the wall clock had them"
+        )
+    store.update_run(
+        attrs.evolve(
+            run,
+            status=status,
+            ended=now(),
+            seconds=timer.elapsed(),
+            notices=tuple(dict.fromkeys(notices)),
+            split=_split(timer, collected),
+        )
+    )
+
+
+def _split(timer: _Timer, collected: Mapping[tuple[str, str], Outcome]) -> dict[str, float]:
+    """Wall seconds in timed regions, in set-up within workers (with these: "workers"), and elsewhere."""
+    timed = sum(round_.timed_seconds for outcome in collected.values() for round_ in outcome.rounds)
+    return {
+        "timed": timed,
+        "setup_in_workers": max(0.0, timer.worker_seconds - timed),
+        "elsewhere": max(0.0, timer.elapsed() - timer.worker_seconds),
+        "workers": timer.worker_seconds,
+    }
+
+
+def _planned(run: Run) -> Plan:
+    return Plan(profiles.load(run.profile), run.plan, plan.executions(run.plan), run.left_out)
+
+
+def _new_id(store: Store) -> str:
+    """Eight letters and digits that are hard to confuse, drawn again where they are taken."""
+    alphabet = "abcdefghjkmnpqrstvwxyz0123456789"
+    taken = {run.id for run in store.runs()}
+    while True:
+        drawn = "".join(secrets.choice(alphabet) for _ in range(8))
+        if drawn not in taken and not drawn.isdigit():
+            return drawn
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM and SIGHUP end a run as Ctrl-C does; handlers are put back afterwards."""
+
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    previous = {}
+    with contextlib.suppress(ValueError):  # not in the main thread: the caller handles signals
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            previous[number] = signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

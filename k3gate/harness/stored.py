@@ -1,0 +1,116 @@
+"""What can be done with runs that are stored: judge, waive, report, compare. Each stage again, alone."""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING, Any
+
+from k3gate import __version__
+from k3gate.documents import plain
+from k3gate.errors import UsageError
+from k3gate.gate import criteria as criteria_module
+from k3gate.gate import document as gate_document
+from k3gate.gate import evaluator, targets, waivers
+from k3gate.host import document as host_document
+from k3gate.records import GateResult, RunRecord, Waiver
+
+if TYPE_CHECKING:
+    from k3gate.analysis.comparison import Comparison
+    from k3gate.store import Store
+
+
+def now() -> str:
+    """The wall clock as ISO 8601 in UTC, to the second."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def judge(
+    store: Store, reference: str, *, criteria: str | None = None, target: str | None = None, keep: bool = True
+) -> tuple[RunRecord, GateResult]:
+    """Judge a stored run; the evaluation is added to the store beside earlier ones unless `keep` is False.
+
+    `criteria` None is the shipped file; `target` None the one that the run was made for.
+    Raises `UsageError` for a reference, criteria or target that cannot be used, before anything is stored.
+    """
+    record = store.load(store.resolve(reference))
+    rules = criteria_module.load(criteria)
+    aim = targets.load(target or record.run.target or DEFAULT_TARGET)
+    result = evaluator.evaluate(record, rules, aim, evaluated=now(), version=__version__)
+    if keep:
+        store.add_evaluation(result, rules.text, aim.text)
+    return record, result
+
+
+DEFAULT_TARGET = "residency-lab"
+"""The least demanding of the shipped targets: it promises no speed."""
+
+
+def waive(
+    store: Store,
+    reference: str,
+    check: str,
+    *,
+    who: str,
+    why: str,
+    criteria: str | None = None,
+    target: str | None = None,
+    accept_failure: bool = False,
+) -> tuple[Waiver, GateResult]:
+    """Store a waiver for one check of a run, and judge the run again with it."""
+    _, result = judge(store, reference, criteria=criteria, target=target, keep=False)
+    waiver = waivers.make(result, check, who=who, why=why, when=now(), accept_failure=accept_failure)
+    stored = store.add_waiver(waiver)
+    _, judged = judge(store, result.run, criteria=criteria, target=target)
+    return stored, judged
+
+
+def report(store: Store, reference: str, *, criteria: str | None = None, target: str | None = None) -> str:
+    """The HTML report of a run, judged now; the evaluation is stored, since the report will be signed."""
+    record, result = judge(store, reference, criteria=criteria, target=target)
+    return page(store, record, result, criteria=criteria, target=target)
+
+
+def page(
+    store: Store,
+    record: RunRecord,
+    result: GateResult,
+    *,
+    criteria: str | None = None,
+    target: str | None = None,
+) -> str:
+    """The HTML report of a run that was just judged by the same criteria and target."""
+    from k3gate.analysis.ladder import ladder
+    from k3gate.reports import page as report_page
+
+    rules = criteria_module.load(criteria)
+    aim = targets.load(target or record.run.target or DEFAULT_TARGET)
+    return report_page.render(
+        record,
+        result,
+        ladder(record, aim.cpu_bytes_per_token()),
+        criteria_text=rules.text,
+        target_text=aim.text,
+        earlier=tuple(store.evaluations(record.run.id)),
+    )
+
+
+def compare(store: Store, a: str, b: str) -> Comparison:
+    """Compare run B with run A, both from the store."""
+    from k3gate.analysis import comparison
+
+    first, second = store.resolve(a), store.resolve(b)
+    if first == second:
+        raise UsageError(f"{a!r} and {b!r} are the same run {first}: name two runs (k3gate runs lists them)")
+    return comparison.compare(store.load(first), store.load(second))
+
+
+def run_document(record: RunRecord, result: GateResult | None) -> dict[str, Any]:
+    """The JSON document of a run: `k3gate run --json` and `k3gate show --json`."""
+    return {
+        "run": plain(record.run),
+        "inventory": host_document(record.inventory),
+        "outcomes": [plain(outcome) for outcome in record.outcomes],
+        "evidence": [plain(evidence) for evidence in record.evidence],
+        "waivers": [plain(waiver) for waiver in record.waivers],
+        "gate": gate_document(result) if result is not None else None,
+    }

@@ -1,0 +1,191 @@
+"""Two runs side by side: what a buyer reads, and what must not be claimed."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+import pytest
+
+from k3gate.analysis.comparison import compare, document
+from k3gate.metrics import MEMORY_READ
+from k3gate.probing.statistics import summarise
+from k3gate.records import Inventory, Metric, Outcome, Run, RunRecord, RunStatus, Sample, State
+
+MakeInventory = Callable[..., Inventory]
+LABELS = {"scope": "node", "kernel": "read", "stores": "none", "counting": "loads", "threads": 2}
+
+
+def metric(rates: list[float], **labels: Any) -> Metric:
+    """A read bandwidth with one sample a round, summarised as a run does it."""
+    samples = tuple(Sample(rate, number, 100 + number, float(number)) for number, rate in enumerate(rates))
+    summary = summarise(samples, MEMORY_READ)
+    return Metric(
+        MEMORY_READ.name,
+        MEMORY_READ.unit,
+        MEMORY_READ.better,
+        {**LABELS, **labels},
+        samples,
+        summary.median,
+        summary.interval,
+        summary.state,
+        summary.reason,
+    )
+
+
+def record(inventory: Inventory, metrics: Mapping[str, Metric], **run: Any) -> RunRecord:
+    """A complete quick run that holds these metrics, one case each."""
+    head = Run(
+        id="aaaaaaaa",
+        machine="m",
+        fingerprint=inventory.machine.fingerprint,
+        machine_name="here",
+        profile="quick",
+        version="0",
+        started="2026-11-30T00:00:00+00:00",
+        ended=None,
+        status=RunStatus.COMPLETE,
+    )
+    outcomes = tuple(
+        Outcome("memory", case, State.OK, None, 1.0, 5, metrics=(one,)) for case, one in metrics.items()
+    )
+    return RunRecord(attrs.evolve(head, **run), inventory, outcomes)
+
+
+def test_a_loss_of_ten_percent_is_flagged_wherever_the_interval_is_under_five_percent(
+    make_inventory: MakeInventory,
+) -> None:
+    inventory = make_inventory()
+    chance = random.Random(1)
+    flagged = 0
+    for _ in range(200):
+        rounds = chance.choice([3, 5, 8, 15])
+        scatter = chance.uniform(0.001, 0.06)
+        one = metric([25e9 * math.exp(chance.gauss(0, scatter)) for _ in range(rounds)])
+        assert one.median is not None
+        assert one.interval is not None
+        low, high = one.interval
+        if max(high - one.median, one.median - low) / one.median >= 0.05 or one.state is not State.OK:
+            continue
+        slower = attrs.evolve(
+            one,
+            samples=tuple(attrs.evolve(s, value=s.value * 0.9) for s in one.samples),
+            median=one.median * 0.9,
+            interval=(low * 0.9, high * 0.9),
+        )
+        result = compare(record(inventory, {"c": one}), record(inventory, {"c": slower}, id="bbbbbbbb"))
+        assert result.metrics[0].verdict == "worse", (rounds, scatter, result.metrics[0])
+        assert result.verdict == "worse"
+        flagged += 1
+    assert flagged > 20
+
+
+def test_equal_runs_are_never_called_better_or_worse_more_than_once_in_a_hundred(
+    make_inventory: MakeInventory,
+) -> None:
+    inventory = make_inventory()
+    chance = random.Random(2)
+    words = []
+    for _ in range(300):
+        pair = [metric([20e9 * math.exp(chance.gauss(0, 0.03)) for _ in range(5)]) for _ in range(2)]
+        result = compare(record(inventory, {"c": pair[0]}), record(inventory, {"c": pair[1]}))
+        words.append(result.metrics[0].verdict)
+    assert words.count("better") + words.count("worse") <= 3
+    assert words.count("same") > 0
+
+
+def test_another_profile_is_named_as_not_comparable(make_inventory: MakeInventory) -> None:
+    inventory = make_inventory()
+    one = metric([20e9, 20.1e9, 20.2e9])
+    result = compare(record(inventory, {"c": one}), record(inventory, {"c": one}, profile="smoke"))
+    assert not result.comparable
+    assert "profiles differ: quick against smoke" in result.reasons[0]
+    assert result.verdict == "cannot tell"
+    assert {m.verdict for m in result.metrics} == {"cannot tell"}
+    assert result.sentence.startswith("Not comparable: profiles differ")
+
+
+def test_an_interrupted_run_is_named_as_not_comparable(make_inventory: MakeInventory) -> None:
+    inventory = make_inventory()
+    one = metric([20e9, 20.1e9, 20.2e9])
+    result = compare(
+        record(inventory, {"c": one}), record(inventory, {"c": one}, status=RunStatus.INTERRUPTED)
+    )
+    assert not result.comparable
+    assert "interrupted, not complete" in result.reasons[0]
+
+
+@pytest.mark.case("BW-04")
+@pytest.mark.parametrize("rule", ["kernel", "stores", "counting"])
+def test_numbers_counted_by_other_rules_are_refused_bw_04(make_inventory: MakeInventory, rule: str) -> None:
+    inventory = make_inventory()
+    ours = metric([20e9, 20.1e9, 20.2e9])
+    theirs = metric([30e9, 30.1e9, 30.2e9], **{rule: "another"})
+    result = compare(record(inventory, {"c": ours}), record(inventory, {"c": theirs}))
+    (only,) = result.metrics
+    assert only.verdict == "cannot tell"
+    assert only.ratio is None
+    assert only.reason is not None
+    assert f"counted differently: {rule}" in only.reason
+
+
+def test_an_unstable_metric_reads_cannot_tell(make_inventory: MakeInventory) -> None:
+    inventory = make_inventory()
+    steady = metric([20e9, 20.1e9, 20.2e9])
+    wild = metric([5e9, 20e9, 50e9])
+    assert wild.state is State.UNSTABLE
+    (only,) = compare(record(inventory, {"c": steady}), record(inventory, {"c": wild})).metrics
+    assert only.verdict == "cannot tell"
+    assert only.reason is not None
+    assert only.reason.startswith("unstable in run B: ")
+
+
+def test_a_metric_that_one_run_lacks_is_listed_and_not_judged(make_inventory: MakeInventory) -> None:
+    inventory = make_inventory()
+    one = metric([20e9, 20.1e9, 20.2e9])
+    result = compare(record(inventory, {"c": one, "d": one}), record(inventory, {"c": one}))
+    lacking = next(m for m in result.metrics if m.case == "d")
+    assert (lacking.verdict, lacking.reason) == ("cannot tell", "not measured in run B")
+
+
+def test_settings_come_before_hardware_and_forbid_a_conclusion(make_inventory: MakeInventory) -> None:
+    before = make_inventory("bare_metal")
+    after = make_inventory("bare_metal", kernel={"numa_balancing": True}, memory={"configured_mts": 4800})
+    slow, fast = metric([20e9, 20.1e9, 20.2e9]), metric([30e9, 30.1e9, 30.2e9])
+    result = compare(record(before, {"c": slow}), record(after, {"c": fast}))
+    fields = [d.field for d in result.differences]
+    assert fields[0] == "kernel.numa_balancing"
+    assert "memory.configured_mts" in fields
+    assert result.verdict == "better"
+    assert "Settings differ (kernel.numa_balancing)" in result.sentence
+
+
+def test_volatile_fields_and_free_memory_are_no_difference(make_inventory: MakeInventory) -> None:
+    before = make_inventory()
+    after = make_inventory(memory={"available_bytes": 1}, kernel={"load_average": (9.0, 9.0, 9.0)})
+    one = metric([20e9, 20.1e9, 20.2e9])
+    assert compare(record(before, {"c": one}), record(after, {"c": one})).differences == ()
+
+
+def test_a_lower_latency_is_better(make_inventory: MakeInventory) -> None:
+    from k3gate.records import Better
+
+    inventory = make_inventory()
+    slow = attrs.evolve(metric([200.0, 201.0, 202.0]), better=Better.LOWER)
+    fast = attrs.evolve(metric([100.0, 101.0, 102.0]), better=Better.LOWER)
+    (only,) = compare(record(inventory, {"c": slow}), record(inventory, {"c": fast})).metrics
+    assert only.verdict == "better"
+    assert only.ratio == pytest.approx(0.5, rel=0.01)
+
+
+def test_the_document_has_the_published_keys(make_inventory: MakeInventory) -> None:
+    inventory = make_inventory()
+    one = metric([20e9, 20.1e9, 20.2e9])
+    result = document(compare(record(inventory, {"c": one}), record(inventory, {"c": one})))
+    assert {"comparable", "reasons", "machines", "metrics", "verdict"} <= result.keys()
+    assert {"name", "labels", "ratio", "interval", "verdict"} <= result["metrics"][0].keys()
+    assert result["metrics"][0]["ratio"] == 1.0
+    assert result["verdict"] == "same"

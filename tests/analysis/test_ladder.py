@@ -1,0 +1,59 @@
+"""The ladder keeps every rung, and never shows a rate above the paper as good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from k3gate.analysis.ladder import ladder
+from k3gate.metrics import MEMORY_READ
+from k3gate.records import Inventory, Metric, Outcome, Run, RunRecord, RunStatus, Sample, State
+
+MakeInventory = Callable[..., Inventory]
+PAPER = 16 * 5600e6 * 8
+
+
+def record(inventory: Inventory, rate: float | None) -> RunRecord:
+    run = Run("a", None, None, None, "quick", "0", "t", None, RunStatus.COMPLETE)
+    if rate is None:
+        return RunRecord(run, inventory)
+    metric = Metric(
+        MEMORY_READ.name,
+        "B/s",
+        MEMORY_READ.better,
+        {"scope": "machine", "threads": 64},
+        (Sample(rate, 0, 1, 0.0),),
+        rate,
+        (rate, rate),
+        State.OK,
+    )
+    return RunRecord(
+        run, inventory, (Outcome("memory", "read.machine", State.OK, None, 1, 3, (), (metric,)),)
+    )
+
+
+def test_shares_and_tokens_are_taken_of_the_rung_above(make_inventory: MakeInventory) -> None:
+    rungs = ladder(record(make_inventory("bare_metal"), 0.8 * PAPER), 25.83e9)
+    assert [r.key for r in rungs] == ["paper", "read", "expert_reads", "expert_kernels", "replay", "runtime"]
+    paper, read = rungs[:2]
+    assert paper.value == PAPER
+    assert read.of_above == pytest.approx(0.8)
+    assert read.tokens_per_s == pytest.approx(0.8 * PAPER / 25.83e9)
+    assert read.evidence == ("memory/read.machine#memory.bandwidth.read",)
+
+
+def test_rungs_that_were_not_measured_stay_with_their_reason(make_inventory: MakeInventory) -> None:
+    for rung in ladder(record(make_inventory("vm"), None), None):
+        assert rung.value is None
+        assert rung.reason
+        assert rung.tokens_per_s is None
+
+
+def test_a_rate_above_the_paper_is_a_fault_and_not_a_good_score(make_inventory: MakeInventory) -> None:
+    read = ladder(record(make_inventory("bare_metal"), 1.1 * PAPER), 25.83e9)[1]
+    assert read.state is State.FAILED
+    assert read.reason is not None
+    assert "110 % of the paper rate is above the physical limit" in read.reason
+    assert read.of_above is None
+    assert read.tokens_per_s is None
