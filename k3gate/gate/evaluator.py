@@ -34,7 +34,7 @@ def evaluate(
 ) -> GateResult:
     """The verdicts of the seven steps. `evaluated`: ISO 8601 stamp of the judging; `version`: of k3gate.
 
-    The gate passes where every step passes or is waived; `waivers` says how many checks are.
+    The gate is the worst of its steps: `waived` is a pass that rests on waivers, and `waivers` counts them.
     """
     results: list[StepResult] = []
     notices: list[str] = []
@@ -49,14 +49,13 @@ def evaluate(
         results.append(_step(step, tuple(checks)))
     known = {check for step in STEPS for check in step.ids()}
     notices += [f"Waiver of {w.check}: no such check." for w in record.waivers if w.check not in known]
-    verdict = worst(step.verdict for step in results)
     return GateResult(
         run=record.run.id,
         target=target.name,
         target_hash=target.hash,
         criteria=criteria.name,
         criteria_hash=criteria.hash,
-        verdict=Verdict.PASS if verdict is Verdict.WAIVED else verdict,
+        verdict=worst(step.verdict for step in results),
         waivers=sum(1 for step in results for check in step.checks if check.verdict is Verdict.WAIVED),
         steps=tuple(results),
         version=version,

@@ -135,6 +135,7 @@ def residency(record: RunRecord, target: Target) -> Judgement:
         why = next((f"{m.state}, {m.reason or 'no reason given'}" for _, m in rows), None) or next(
             (o.reason for o in record.outcomes if o.case.startswith("residency") and o.reason), None
         )
+        why = why or next((lo.reason for lo in record.run.left_out if lo.case.startswith("residency")), None)
         told = f" ({why})" if why else ""
         return unproven(f"No memory image was held in this run{told}. Needed: {image.arithmetic()}.{note}")
     row, metric = max(held, key=lambda each: _held(each[1]) or 0.0)

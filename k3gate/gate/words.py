@@ -7,14 +7,19 @@ from k3gate.gate.steps import STEPS
 from k3gate.records import CheckResult, GateResult, StepResult, Verdict
 from k3gate.units import quantity
 
-DECISION = {Verdict.PASS: "Pass", Verdict.FAIL: "Fail", Verdict.UNPROVEN: "Not proven"}
+DECISION = {
+    Verdict.PASS: "Pass",
+    Verdict.WAIVED: "Pass",
+    Verdict.FAIL: "Fail",
+    Verdict.UNPROVEN: "Not proven",
+}
 _TITLES = {step.number: step.title for step in STEPS}
 
 
 def decision(result: GateResult) -> str:
     """The decision word: "Pass", "Pass with 2 waivers", "Fail", "Not proven"."""
     word = DECISION.get(result.verdict, str(result.verdict))
-    if result.verdict is Verdict.PASS and result.waivers:
+    if result.verdict is Verdict.WAIVED:
         return f"{word} with {_count(result.waivers, 'waiver')}"
     return word
 
@@ -33,9 +38,8 @@ def headline(result: GateResult) -> str:
             f"{decision(result)}. For target {result.target}, {open_} of {_count(applicable, 'check')} "
             f"{'lacks' if open_ == 1 else 'lack'} evidence; none fails."
         )
-    return (
-        f"{decision(result)}. For target {result.target}, {_count(applicable, 'check')} pass or are waived."
-    )
+    how = "pass or are waived" if result.waivers else "pass"
+    return f"{decision(result)}. For target {result.target}, all {_count(applicable, 'check')} {how}."
 
 
 def reasons(result: GateResult, limit: int = 3) -> tuple[str, ...]:
@@ -44,8 +48,6 @@ def reasons(result: GateResult, limit: int = 3) -> tuple[str, ...]:
     A check that only counts other checks (bom.steps) comes last.
     """
     deciding = [check for step in result.steps for check in step.checks if check.verdict is result.verdict]
-    if result.verdict is Verdict.PASS:
-        deciding = [c for step in result.steps for c in step.checks if c.verdict is Verdict.WAIVED]
     deciding.sort(key=lambda check: check.id == "bom.steps")
     return tuple(f"{check.id}: {check.reason or check.claim}" for check in deciding[:limit])
 

@@ -10,7 +10,7 @@ import pytest
 
 from k3gate.gate.targets import Target
 from k3gate.gate.targets import load as load_target
-from k3gate.records import Evidence, State, Verdict
+from k3gate.records import Evidence, LeftOut, State, Verdict
 
 LICENCE = "ab" * 32
 
@@ -67,8 +67,8 @@ def test_a_machine_that_lacks_the_memory_fails_with_the_whole_sum(
     assert found.verdict is Verdict.FAIL
     assert found.reason == (
         "The target needs 1,560.7 GB (routed experts 1,446.5 + trunk 113.5 + KV cache 0.2 "
-        "+ recurrent state 0.4 + convolution state 0.03); the machine has 25.2 GB of usable memory: 1,535.5 GB short. "
-        "Swap is in use: 2.0 GB."
+        "+ recurrent state 0.4 + convolution state 0.03); the machine has 25.2 GB of usable memory: "
+        "1,535.5 GB short. Swap is in use: 2.0 GB."
     )
     assert found.remedy.startswith("Add memory")
 
@@ -87,6 +87,15 @@ def test_a_small_pool_is_unproven_and_names_the_profile(check: Any, make_record:
     assert found.verdict is Verdict.UNPROVEN
     assert "2.0 GB held and verified, 1,558.7 GB less than needed" in found.reason
     assert found.remedy == "Run `k3gate run --profile standard`."
+
+
+def test_an_image_that_the_plan_left_out_says_why(check: Any, make_record: Any, build: Any) -> None:
+    record = make_record([build.idle()])
+    left = LeftOut("memory", "residency.image", "it wants 1,560.7 GB, more than 90 % of what may be used")
+    record = attrs.evolve(record, run=attrs.evolve(record.run, left_out=(left,)))
+    found = check(record, "prototype.residency")
+    assert found.verdict is Verdict.UNPROVEN
+    assert "more than 90 % of what may be used" in found.reason
 
 
 def test_an_allocation_that_failed_fails(check: Any, make_record: Any, build: Any) -> None:
