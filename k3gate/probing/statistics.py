@@ -64,7 +64,7 @@ def summarise(samples: Sequence[Sample], declaration: MetricDeclaration) -> Summ
     notes = _outliers(scaled, scale, declaration.unit)
     return Summary(
         median,
-        None if interval is None else (_finite(interval[0] * scale), _finite(interval[1] * scale)),
+        None if interval is None else _unscaled(interval, scale, median),
         State.UNSTABLE if broken else State.OK,
         "; ".join([*broken, *notes]) or None,
     )
@@ -143,5 +143,8 @@ def _share(part: float, whole: float) -> str:
     return f"{100 * part / abs(whole):.3g} %"
 
 
-def _finite(value: float) -> float:
-    return max(-sys.float_info.max, min(sys.float_info.max, value))
+def _unscaled(interval: Interval, scale: float, median: float) -> Interval:
+    """The interval in the metric's unit: finite, and holding the median though scaling rounds."""
+    largest = sys.float_info.max
+    low, high = max(-largest, interval[0] * scale), min(largest, interval[1] * scale)
+    return min(low, median), max(high, median)

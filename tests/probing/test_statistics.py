@@ -4,7 +4,7 @@ import math
 import statistics
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from k3gate.metrics import MEMORY_READ, RESIDENCY_BYTES
@@ -76,6 +76,8 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
 
 
 @given(st.lists(st.lists(finite, min_size=1, max_size=5), min_size=1, max_size=6), st.booleans())
+@example([[0.0, 1.0, 1564238247850523.0], [1.0]], False)
+@example([[1.7976931348623157e308], [1.7976931348623157e308]], False)
 def test_any_finite_samples_give_a_finite_interval_that_holds_the_median(rounds, exact: bool) -> None:
     drawn = samples(*rounds)
     summary = summarise(drawn, RESIDENCY_BYTES if exact else MEMORY_READ)
