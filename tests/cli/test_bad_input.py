@@ -1,0 +1,177 @@
+"""What a user types wrong or meets on a bad day: one clear line, the right exit code, nothing stored lost."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def test_an_unknown_probe(cli) -> None:
+    line = cli("run", "--probe", "memroy").complaint()
+    assert "probe 'memroy' is unknown: did you mean 'memory'?" in line
+
+
+def test_an_unknown_command_option_and_profile(cli) -> None:
+    assert "did you mean 'report'?" in cli("reprot").complaint()
+    assert "No such option" in cli("run", "--fast").complaint()
+    assert "profile 'quik' is unknown: did you mean 'quick'?" in cli("run", "--profile", "quik").complaint()
+
+
+def test_a_run_id_that_matches_none_or_two(cli, tmp_path: Path, make_inventory) -> None:
+    from k3gate.records import Run, RunStatus
+    from k3gate.store import open_store
+
+    with open_store(str(tmp_path / "runs.sqlite")) as store:
+        for run_id in ("aaaa1111", "aaaa2222"):
+            run = Run(
+                run_id, None, None, None, "quick", "0", "2026-11-30T00:00:00+00:00", None, RunStatus.RUNNING
+            )
+            store.begin_run(run, make_inventory())
+    assert "zzzzzzzz" in cli("show", "zzzzzzzz").complaint()
+    line = cli("gate", "aaaa").complaint()
+    assert "aaaa1111" in line
+    assert "aaaa2222" in line
+
+
+def test_a_store_that_is_no_store(cli, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.sqlite"
+    bad.write_bytes(b"this is no database at all, and it is long enough to be looked at" * 20)
+    line = cli("runs", "--store", bad).complaint()
+    assert str(bad) in line
+    assert bad.read_bytes().startswith(b"this is no database")
+
+
+def test_a_store_that_is_a_directory_or_missing(cli, tmp_path: Path) -> None:
+    assert str(tmp_path) in cli("runs", "--store", tmp_path).complaint()
+    line = cli("show", "--store", tmp_path / "none.sqlite").complaint()
+    assert "none.sqlite" in line
+    assert not (tmp_path / "none.sqlite").exists()
+
+
+def test_a_store_of_a_newer_schema(cli, selftest: str, tmp_path: Path) -> None:
+    path = tmp_path / "runs.sqlite"
+    with sqlite3.connect(path) as store:
+        store.execute("UPDATE alembic_version SET version_num = '9999'")
+    line = cli("runs").complaint()
+    assert "newer" in line
+    with sqlite3.connect(path) as store:
+        assert store.execute("SELECT count(*) FROM run").fetchone()[0] == 1
+
+
+def test_a_root_that_is_no_machine(cli, tmp_path: Path) -> None:
+    assert str(tmp_path) in cli("host", "--root", tmp_path).complaint()
+
+
+def test_a_broken_bundle(cli, selftest: str, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.k3run"
+    bad.write_bytes(b"PK\x03\x04 no zip at all")
+    assert "bad.k3run" in cli("import", bad).complaint()
+    assert cli("export", selftest, "-o", "good.k3run").code == 0
+    good = (tmp_path / "good.k3run").read_bytes()
+    bad.write_bytes(good[: len(good) // 2])
+    assert "bad.k3run" in cli("import", bad).complaint()
+    assert "none.k3run" in cli("import", tmp_path / "none.k3run").complaint()
+    assert len(cli("runs", "--json").json()["runs"]) == 1
+
+
+def test_a_criteria_file_with_a_typo_is_refused_before_anything_is_measured(cli, tmp_path: Path) -> None:
+    from k3gate.gate import criteria
+
+    mine = tmp_path / "mine.toml"
+    mine.write_text(criteria.load(None).text.replace("relative_to =", "relativ_to =", 1))
+    line = cli("run", "--probe", "selftest", "--criteria", mine).complaint()
+    assert "mine.toml" in line
+    assert "relativ_to" in line
+    assert not (tmp_path / "runs.sqlite").exists()
+    mine.write_text("[[check]\n")
+    assert "mine.toml" in cli("run", "--probe", "selftest", "--criteria", mine).complaint()
+
+
+def test_an_unknown_target(cli) -> None:
+    assert "did you mean 'hybrid'?" in cli("run", "--probe", "selftest", "--target", "hybird").complaint()
+
+
+def test_a_report_path_is_checked_before_anything_is_measured(cli, tmp_path: Path) -> None:
+    line = cli("run", "--probe", "selftest", "--report", "nowhere/r.html").complaint()
+    assert "nowhere" in line
+    assert not (tmp_path / "runs.sqlite").exists()
+
+
+def test_a_working_set_below_four_times_the_caches(cli) -> None:
+    line = cli("run", "--probe", "memory", "--working-set", "1MB", "--dry-run").complaint()
+    assert "4 x" in line or "4 times" in line
+    assert "no size" in cli("run", "--working-set", "plenty").complaint()
+
+
+def test_resume_takes_no_other_plan(cli, selftest: str) -> None:
+    assert "leave --profile away" in cli("run", "--resume", selftest, "--profile", "quick").complaint()
+    assert "is complete" in cli("run", "--resume", selftest).complaint()
+
+
+def test_a_waiver_of_an_unknown_check_or_without_a_name(cli, selftest: str) -> None:
+    line = cli("waive", selftest, "roofline.lokal", "--who", "me", "--why", "x").complaint()
+    assert "roofline.local" in line
+    assert "who" in cli("waive", selftest, "roofline.local", "--who", " ", "--why", "x").complaint()
+    done = cli("waive", selftest, "prototype.residency", "--who", "me", "--why", "x")
+    if "fail" in cli("gate", selftest, "--all").out:
+        assert "--accept-failure" in done.complaint()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+def test_a_home_that_cannot_be_written(cli, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    home.chmod(0o555)
+    tmp_path.chmod(0o755)
+    for folder in tmp_path.parents:
+        if folder.stat().st_mode & 0o005 != 0o005 and str(folder).startswith("/tmp/pytest"):
+            folder.chmod(0o755)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("XDG_")}
+    done = subprocess.run(
+        ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *_python(), "runs"],
+        capture_output=True,
+        text=True,
+        env={**environment, "HOME": str(home)},
+        cwd="/",
+    )
+    if "Permission denied" in done.stderr and "k3gate:" not in done.stderr:
+        pytest.skip("the interpreter cannot be read by another user here")
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def _python() -> list[str]:
+    return [sys.executable, "-m", "k3gate"]
+
+
+@pytest.mark.case("STO-02")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small file system")
+def test_a_disk_that_fills_up_stops_the_run_and_keeps_its_rows_sto_02(cli, tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", small], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"mounting is not permitted here: {mounted.stderr.strip()}")
+    try:
+        store = {"K3GATE_STORE": str(small / "runs.sqlite")}
+        first = cli("run", "--probe", "selftest", "-q", env=store)
+        assert first.code == 0, first.err
+        free = os.statvfs(small)
+        (small / "filler").write_bytes(b"\0" * max(0, free.f_bavail * free.f_frsize - 64 * 1024))
+        full = cli("run", "--probe", "selftest", "--rounds", "200", "-q", env=store)
+        assert full.code == 4, (full.code, full.err)
+        assert str(small) in full.err
+        assert full.err.count("\n") == 1
+        (small / "filler").unlink()
+        statuses = [run["status"] for run in cli("runs", "--json", env=store).json()["runs"]]
+        assert "complete" in statuses
+        assert cli("show", env=store).code == 0
+    finally:
+        subprocess.run(["umount", small], check=True)

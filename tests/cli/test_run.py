@@ -1,0 +1,213 @@
+"""`k3gate run` and what is done with its runs, as a user does it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+STEPS = ["checkpoint", "runtime", "quantization", "prototype", "correctness", "roofline", "bom"]
+
+
+def test_a_run_is_measured_stored_judged_and_shown(cli, tmp_path: Path) -> None:
+    done = cli("run", "--probe", "selftest", "--report", "r.html")
+    assert done.code == 0, done.err
+    assert re.search(r"Gate: . (fail|unproven)", done.out)
+    assert str(tmp_path / "r.html") in done.out
+    assert "of the wall time" in done.out
+    assert "<h1" in (tmp_path / "r.html").read_text()
+    run_id = re.search(r"^run (\w{8}) ", done.out, re.M).group(1)
+    assert f"{run_id}" in cli("runs").out
+    shown = cli("show", run_id)
+    assert shown.code == 0
+    assert "selftest.hash_rate" in shown.out
+    assert "evaluated" in shown.out
+
+
+def test_the_json_document_has_the_published_shape(cli) -> None:
+    done = cli("run", "--probe", "selftest", "--json")
+    document = done.json()
+    assert set(document) >= {"run", "inventory", "outcomes", "gate"}
+    assert document["run"]["profile"] == "quick"
+    assert document["run"]["status"] == "complete"
+    outcome = next(o for o in document["outcomes"] if o["probe"] == "selftest")
+    metric = outcome["metrics"][0]
+    assert {"name", "unit", "better", "labels", "samples", "median", "interval", "state"} <= set(metric)
+    assert {"value", "round", "process", "start_s"} == set(metric["samples"][0])
+    assert len({s["process"] for s in metric["samples"]}) == 3, "each round in a fresh process"
+    assert [step["name"] for step in document["gate"]["steps"]] == STEPS
+    assert "k3gate: selftest/" in done.err, "progress goes to stderr"
+
+
+def test_nothing_passes_without_evidence(cli) -> None:
+    gate = cli("run", "--probe", "selftest", "--json", "-q").json()["gate"]
+    for step in gate["steps"]:
+        for check in step["checks"]:
+            if check["verdict"] == "pass":
+                assert check["evidence"], check["id"]
+            elif check["verdict"] != "not_applicable":
+                assert check["reason"], check["id"]
+
+
+def test_a_dry_run_measures_and_stores_nothing(cli, tmp_path: Path) -> None:
+    done = cli("run", "--probe", "selftest", "--dry-run")
+    assert done.code == 0
+    assert "cases in" in done.out
+    assert not (tmp_path / "runs.sqlite").exists()
+    document = cli("run", "--dry-run", "--json").json()
+    assert document["seconds"] <= document["profile"]["seconds"]
+    assert all(case["bytes"] >= 0 for case in document["cases"])
+
+
+def test_two_evaluations_stand_side_by_side_and_a_waiver_lapses(cli, selftest: str, tmp_path: Path) -> None:
+    from k3gate.gate import criteria
+
+    waived = cli("waive", selftest, "roofline.local", "--who", "A. Buyer", "--why", "measured elsewhere")
+    assert waived.code == 0, waived.err
+    document = cli("gate", selftest, "--json").json()
+    assert document["waivers"] == 1
+    mine = tmp_path / "mine.toml"
+    mine.write_text(criteria.load(None).text.replace("min = 0.65", "min = 0.66"))
+    changed = cli("gate", selftest, "--criteria", mine, "--json").json()
+    assert changed["waivers"] == 0
+    assert changed["criteria_hash"] != document["criteria_hash"]
+    assert any("roofline.local" in notice for notice in changed["notices"]), changed["notices"]
+    shown = cli("show", selftest).out
+    assert shown.count("evaluated ") >= 4, "every evaluation stays"
+
+
+def test_the_exit_code_of_gate_is_its_verdict(cli, selftest: str) -> None:
+    done = cli("gate", selftest, "--json")
+    assert done.code == {"pass": 0, "fail": 1, "unproven": 3}[done.json()["verdict"]]
+
+
+def test_diff_of_two_runs_and_of_a_run_from_another_profile(cli, selftest: str, tmp_path: Path) -> None:
+    second = cli("run", "--probe", "selftest", "--json", "-q").json()["run"]["id"]
+    done = cli("diff", selftest, second, "-o", "d.html")
+    assert done.code == 0, done.err
+    assert "99 % interval" in done.out
+    assert "<h1" in (tmp_path / "d.html").read_text()
+    other = cli("run", "--probe", "selftest", "--profile", "smoke", "--json", "-q").json()["run"]["id"]
+    document = cli("diff", selftest, other, "--json").json()
+    assert document["comparable"] is False
+    assert "profiles differ: quick against smoke" in document["reasons"][0]
+
+
+def test_export_and_import_carry_the_whole_run(cli, selftest: str, tmp_path: Path) -> None:
+    assert cli("export", selftest, "-o", "run.k3run").code == 0
+    elsewhere = {"K3GATE_STORE": str(tmp_path / "other.sqlite")}
+    assert cli("import", "run.k3run", env=elsewhere).code == 0
+    assert cli("import", "run.k3run", env=elsewhere).code == 0, "twice changes nothing"
+    here, there = (
+        cli("show", selftest, "--json").json(),
+        cli("show", selftest, "--json", env=elsewhere).json(),
+    )
+    assert here == there
+
+
+@pytest.mark.case("STO-05")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupt_keeps_what_was_measured_and_resume_goes_on_sto_05(
+    cli, tmp_path: Path, number: int
+) -> None:
+    environment = {
+        **os.environ,
+        "K3GATE_STORE": str(tmp_path / "runs.sqlite"),
+        "K3GATE_SELFTEST_FAULT": "*:1:hang",
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-m", "k3gate", "run", "--probe", "selftest"],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "round 1 of" in line and "selftest/" in line:
+            break
+    process.send_signal(number)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130, err
+    assert "k3gate run --resume" in err
+    (run,) = cli("runs", "--json").json()["runs"]
+    assert run["status"] == "interrupted"
+    before = cli("show", run["id"], "--json").json()
+    gate = cli("gate", run["id"], "--json").json()
+    assert gate["verdict"] == "unproven"
+    assert "interrupted" in str(gate)
+    resumed = cli("run", "--resume", run["id"], "--json", "-q")
+    assert resumed.code == 0, resumed.err
+    after = resumed.json()
+    assert after["run"]["status"] == "complete"
+    _assert_nothing_measured_again(before, after)
+
+
+def _assert_nothing_measured_again(before, after) -> None:
+    kept = {
+        (o["case"], s["round"]): s
+        for o in after["outcomes"]
+        if o["probe"] == "selftest"
+        for m in o["metrics"]
+        for s in m["samples"]
+    }
+    for outcome in before["outcomes"]:
+        for metric in outcome["metrics"]:
+            for sample in metric["samples"]:
+                if outcome["probe"] == "selftest":
+                    assert kept[(outcome["case"], sample["round"])] == sample
+
+
+@pytest.mark.long
+@pytest.mark.case("STO-05")
+def test_the_parent_killed_at_20_random_moments_loses_nothing_sto_05(cli, tmp_path: Path) -> None:
+    import random
+    import time
+
+    chance = random.Random(5)
+    environment = {**os.environ, "K3GATE_STORE": str(tmp_path / "runs.sqlite")}
+    seen = 0
+    for _ in range(20):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "k3gate", "run", "--probe", "selftest", "-q"],
+            env=environment,
+            cwd=tmp_path,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        # The moment is what is tested; nothing waits for it.
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=chance.uniform(0.15, 1.6))
+            raise subprocess.TimeoutExpired("ended by itself", 0)
+        process.kill()
+        process.wait()
+        runs = cli("runs", "--json").json()["runs"]
+        for run in [r for r in runs if r["status"] != "complete"]:
+            assert run["status"] == "abandoned"
+            before = cli("show", run["id"], "--json").json()
+            done = cli("run", "--resume", run["id"], "--json", "-q")
+            assert done.code == 0, done.err
+            _assert_nothing_measured_again(before, done.json())
+            seen += 1
+    assert seen >= 5, "too few kills fell into a run"
+    assert time.monotonic() > 0
+    assert {run["status"] for run in cli("runs", "--json").json()["runs"]} == {"complete"}
+
+
+@pytest.mark.parametrize("kind", ["kill", "sigill", "crash", "exit", "exception"])
+def test_a_worker_that_dies_costs_its_case_alone(cli, kind: str) -> None:
+    done = cli("run", "--probe", "selftest", "--json", "-q", env={"K3GATE_SELFTEST_FAULT": f"*:1:{kind}"})
+    assert done.code == 4, done.err
+    outcomes = [o for o in done.json()["outcomes"] if o["probe"] == "selftest"]
+    assert {o["state"] for o in outcomes} == {"failed"}
+    one = cli("run", "--probe", "selftest", "--dry-run", "--json").json()["cases"][0]["case"]
+    done = cli("run", "--probe", "selftest", "--json", "-q", env={"K3GATE_SELFTEST_FAULT": f"{one}:1:{kind}"})
+    states = {o["case"]: o["state"] for o in done.json()["outcomes"] if o["probe"] == "selftest"}
+    assert states.pop(one) == "failed"
+    assert set(states.values()) <= {"ok", "unstable"}
