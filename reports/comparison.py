@@ -25,8 +25,8 @@ class RatioRow:
     """A metric of both runs: words and the drawing of its ratio."""
 
     title: str
+    what: str
     case: str
-    name: str
     note: str
     chart: Markup
     ratio: str
@@ -61,6 +61,9 @@ def heading(comparison: Comparison) -> str:
     """The verdict as a heading; B against A."""
     if not comparison.comparable:
         return "Not comparable"
+    found = {item.verdict for item in comparison.metrics}
+    if {"better", "worse"} <= found:
+        return "B is better in some metrics, worse in others"
     return {
         "same": "A and B measure the same",
         "better": "B measures better than A",
@@ -156,9 +159,9 @@ def _row(item: MetricComparison, place: charts.Scale, marks: Sequence[float]) ->
         parts.append(charts.dot(place(ratio), "50%", "f-data", 4.6))
     note = "less is better; drawn as A ÷ B" if item.better is Better.LOWER else ""
     return RatioRow(
-        title=item.title,
+        title=words.capital(words.reading(item.labels) or item.title),
+        what=item.title,
         case=f"{item.probe}/{item.case}",
-        name=item.name,
         note=note,
         chart=charts.cell(parts),
         ratio=units.significant(item.ratio) if item.ratio is not None else "unknown",

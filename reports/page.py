@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from k3gate.analysis.ladder import Rung
 
 
+GAP = f" {NBSP}"
+"""Between the values of a list: wider than a space, and a place to break the line."""
+
+
 class Judgement(Protocol):
     """An earlier or other judgement of the same run, as the store lists it."""
 
@@ -163,6 +167,8 @@ def ladder_title(rungs: Sequence[Rung]) -> str:
     """The result of the ladder as a heading."""
     by_key = {rung.key: rung for rung in rungs}
     read = by_key.get("read")
+    if read is not None and read.value is not None and read.state is State.FAILED:
+        return "The measured read cannot be right"
     if read is None or read.value is None or read.state not in (State.OK, State.UNSTABLE):
         return "The ladder has no measured rung yet"
     if read.of_paper is not None:
@@ -300,7 +306,7 @@ def sample_rounds(metric: Metric) -> str:
     """The medians of the rounds in the order of the rounds, in the unit of the row."""
     values = [value for _, value in round_medians(metric)]
     shown = [words.value(value, metric.unit, 4).split(NBSP)[0] for value in values]
-    return "\u2002".join(shown) or "no sample"
+    return GAP.join(shown) or "no sample"
 
 
 @frozen
@@ -322,8 +328,8 @@ def round_values(row: SampleRow) -> list[RoundRow]:
         RoundRow(
             number,
             ", ".join(str(process) for process in dict.fromkeys(s.process for s in samples)),
-            "\u2002".join(f"{s.start_s:.3f}" for s in samples),
-            "\u2002".join(words.value(s.value, row.metric.unit, 5) for s in samples),
+            GAP.join(f"{s.start_s:.3f}" for s in samples),
+            GAP.join(words.value(s.value, row.metric.unit, 5) for s in samples),
         )
         for number, samples in sorted(rounds.items())
     ]

@@ -165,3 +165,15 @@ def label(key: str, content: object) -> str:
 def labels(content: Mapping[str, object]) -> str:
     """All labels of a metric in one line."""
     return "; ".join(label(key, item) for key, item in content.items())
+
+
+def reading(labels_: Mapping[str, object]) -> str | None:
+    """What a bandwidth metric reads by its labels: "node 0 reads from node 1"; None where they do not say."""
+    cpu, memory, scope = (labels_.get(key) for key in ("cpu_node", "memory_node", "scope"))
+    pages = f", pages of {size(labels_['page_size'])}" if labels_.get("page_size") == 4096 else ""
+    if scope == "machine":
+        return f"the whole machine, each node its own memory{pages}"
+    if cpu is None or memory is None:
+        return None
+    who = f"one core of node {cpu}" if scope == "core" else f"node {cpu}"
+    return f"{who} reads {'its own memory' if cpu == memory else f'from node {memory}'}{pages}"

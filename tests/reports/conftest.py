@@ -593,6 +593,8 @@ class Tree(HTMLParser):
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attributes)))
+        if tag not in ("a", "b", "strong", "em", "code", "i"):
+            self.pieces.append(" ")
 
     def handle_data(self, data: str) -> None:
         self.pieces.append(data)

@@ -1,0 +1,283 @@
+"""The report page: what a reader sees, that every link leads somewhere, that nothing comes from outside."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+import attrs
+import pytest
+
+from k3gate.records import (
+    NumaNode,
+    Outcome,
+    Proof,
+    RunStatus,
+    State,
+    Verdict,
+)
+
+
+def test_the_first_page_tells_the_decision_its_reasons_and_the_machine(bare_metal: Any, tree: Any) -> None:
+    text = bare_metal().page()
+    seen = tree(text).text
+    first = seen[: seen.index("Evidence for the engineer")]
+    assert "Decision: may this machine be bought for Kimi K3? Not proven Do not order yet." in first
+    assert "38 of 43 checks lack evidence" in first
+    assert "node r17, lot 2: 2 × 64 cores, EXAMPLE 9X55 64-Core Processor, 1,510 GiB usable memory" in first
+    assert "Kind Bare metal" in first
+    assert "9 December 2026, 10:04 to 10:24 (UTC), profile standard" in first
+    assert "At most 36 tokens/s for one sequence, against a target of at least 5" in first
+    assert "A ceiling from measured read bandwidth, not an expectation" in first
+    assert "Not known. The decode replay has not run" in first
+    for name in ("Checkpoint", "Runtime", "Quantization", "Prototype", "Correctness", "Roofline", "BOM"):
+        assert name in first
+    assert "Decision of the approver" in first
+    assert re.search(r"\.signoff,\.paper\{display:none\}", text), "the approver's box is for paper only"
+
+
+def test_a_waived_fail_is_said_on_page_one_and_shows_both_marks(bare_metal: Any, tree: Any) -> None:
+    text = bare_metal().page()
+    seen = tree(text).text
+    assert (
+        "One check failed and was waived (W1: Remote against local bandwidth). "
+        "Without that waiver the decision would be fail." in seen
+    )
+    row = text[text.index("0.388–0.397") :]
+    row = row[: row.index("</tr>")]
+    assert row.index("#m-fail") < row.index("#m-waived")
+    assert "J. Brandt, head of infrastructure" in seen
+    assert "no, it lapsed" in seen, "a waiver that no check carries is shown as lapsed"
+
+
+def test_a_failed_residency_names_capacity_with_its_arithmetic(small_vm: Any, tree: Any) -> None:
+    seen = tree(small_vm().page()).text
+    assert "Fail Do not order this machine for this target: check 4.1 (CPU memory holds" in seen
+    assert (
+        "Capacity. The image needs 1,447.4 GB; this machine may use 24.7 GB, 1,422.7 GB too little." in seen
+    )
+    assert "Virtual machine (kvm), limited to 24 GiB of memory" in seen
+    assert "The target wants 1,560.9 GB; this process may use 24.7 GB" in seen
+
+
+@pytest.mark.parametrize("nodes", [1, 4, 9])
+def test_no_id_occurs_twice_and_every_link_has_a_target(bare_metal: Any, tree: Any, nodes: int) -> None:
+    seen = tree(bare_metal(nodes).page())
+    assert [name for name, times in Counter(seen.ids).items() if times > 1] == []
+    assert len(seen.links) > 100
+    assert {link for link in seen.links if link[1:] not in seen.ids or link[0] != "#"} == set()
+    labelled = [a["aria-labelledby"] for _, a in seen.elements if "aria-labelledby" in a]
+    assert {part for names in labelled for part in names.split()} <= set(seen.ids)
+
+
+def test_every_check_leads_to_its_evidence_or_to_what_is_missing(small_vm: Any, tree: Any) -> None:
+    text = small_vm().page()
+    rows = re.findall(r'<tr class="check.*?</tr>', text, re.S)
+    assert len(rows) == 43
+    for row in rows:
+        assert re.search(r'data-l="Evidence".*<a href="#', row, re.S), row
+
+
+def test_the_page_takes_nothing_from_outside(bare_metal: Any, tree: Any) -> None:
+    text = bare_metal().page()
+    seen = tree(text)
+    tags = {tag for tag, _ in seen.elements}
+    assert not tags & {"script", "link", "img", "iframe", "object", "embed", "form", "input", "base"}
+    policy = [a["content"] for tag, a in seen.elements if tag == "meta" and "http-equiv" in a]
+    assert policy == ["default-src 'none'; style-src 'unsafe-inline'"]
+    assert not any("src" in a or any(key.startswith("on") for key in a) for _, a in seen.elements)
+    style = text[text.index("<style>") : text.index("</style>")]
+    assert "@import" not in style
+    assert "url(" not in style.replace("url(#hatch-ink)", "")
+
+
+def test_every_verdict_mark_stands_before_its_word(bare_metal: Any) -> None:
+    text = bare_metal().page()
+    marks = re.findall(r'<use href="#m-(\w+)"/></svg>([^<]*)', text)
+    assert len(marks) > 50
+    heading, rest = marks[0], marks[1:]
+    assert heading == ("unproven", "Not proven")
+    assert all(mark == word.strip() for mark, word in rest)
+
+
+def test_unknown_is_a_word(small_vm: Any, tree: Any) -> None:
+    seen = tree(small_vm().page()).text
+    for word in ("None", "nan", "Undefined", "State."):
+        assert not re.search(rf"\b{re.escape(word)}", seen), word
+    assert "Governor" not in seen
+    assert "Frequency governor unknown" in seen
+
+
+def test_a_rung_that_was_not_measured_stays_with_its_reason(small_vm: Any, tree: Any) -> None:
+    seen = tree(small_vm().page()).text
+    for title in ("Paper", "Measured read", "Expert-sized reads", "Decode replay", "Running runtime"):
+        assert title in seen
+    assert "Memory reads at 23.2 GB/s; its paper rate is not known" in seen
+    assert "/sys/firmware/dmi/tables/DMI: root only" in seen
+
+
+def test_the_matrix_shows_memoryless_and_missing_cells_in_words(bare_metal: Any, tree: Any) -> None:
+    sheet = bare_metal()
+    nodes = [attrs.evolve(n, memory_bytes=0) if n.id == 3 else n for n in sheet.record.inventory.numa.nodes]
+    outcomes = tuple(
+        attrs.evolve(o, metrics=(), state=State.FAILED, reason="the worker was killed by signal 9")
+        if o.case == "read.node0.node1"
+        else o
+        for o in sheet.record.outcomes
+        if not (o.case.startswith("read.node") and o.case.endswith("node3"))
+    )
+    numa = attrs.evolve(sheet.record.inventory.numa, nodes=tuple(nodes))
+    record = attrs.evolve(
+        sheet.record, outcomes=outcomes, inventory=attrs.evolve(sheet.record.inventory, numa=numa)
+    )
+    text = attrs.evolve(sheet, record=record).page()
+    matrix = text[text.index('id="fig-numa"') : text.index('id="fig-rates"')]
+    assert matrix.count("no memory") == 4
+    assert re.search(r'<td class="no"><a href="#n\d+">failed</a></td>', matrix) or "not run" in matrix
+    assert "The worker was killed by signal 9" in tree(text).text
+
+
+def test_above_eight_nodes_the_matrix_is_split_by_socket(bare_metal: Any) -> None:
+    text = bare_metal(9).page()
+    matrix = text[text.index('id="fig-numa"') : text.index('id="fig-rates"')]
+    assert matrix.count("<table") == 3
+    heads = re.findall(r'<th scope="colgroup" colspan="(\d)">memory of socket (\d)', matrix)
+    assert heads == [("4", "0"), ("4", "1"), ("1", "2")]
+    assert len(re.findall(r'<td class="bw', matrix)) == 81
+
+
+def test_a_figure_without_data_is_one_line_with_state_and_reason(small_vm: Any, tree: Any) -> None:
+    sheet = small_vm()
+    outcomes = (Outcome("memory", "read.core.node0", State.NOT_PERMITTED, "mbind is forbidden here", 0.1, 3),)
+    seen = tree(attrs.evolve(sheet, record=attrs.evolve(sheet.record, outcomes=outcomes)).page())
+    assert "One core, one node, the whole machine: not permitted. Mbind is forbidden here." in seen.text
+    assert "Bandwidth from every node to every node: not run." in seen.text
+    assert "Not permitted. Mbind is forbidden here" in seen.text
+    assert "This run stored no sample." in seen.text
+
+
+def test_a_run_that_did_not_complete_has_a_banner_and_is_no_evidence(bare_metal: Any, tree: Any) -> None:
+    sheet = bare_metal()
+    run = attrs.evolve(sheet.record.run, status=RunStatus.INTERRUPTED, ended=None)
+    seen = tree(attrs.evolve(sheet, record=attrs.evolve(sheet.record, run=run)).page()).text
+    assert "This run is interrupted. Its figures are shown as they were stored" in seen
+    assert "k3gate run --resume 7f3k2m9q" in seen
+    assert "Do not order. This run is interrupted, so none of its figures counts as evidence." in seen
+
+
+def test_every_sample_stands_in_the_page(small_vm: Any, tree: Any) -> None:
+    sheet = small_vm()
+    seen = tree(sheet.page())
+    for outcome in sheet.record.outcomes:
+        for metric in outcome.metrics:
+            assert f"{outcome.probe}/{outcome.case}#{metric.name}" in seen.text
+            for sample in metric.samples:
+                assert f"{sample.start_s:.3f}" in seen.text
+    number = sum(len(outcome.metrics) for outcome in sheet.record.outcomes)
+    assert f"S-{number:04d}" in seen.text
+
+
+def test_a_proof_that_fails_or_was_not_seen_is_said(small_vm: Any, tree: Any) -> None:
+    sheet = small_vm()
+    first, *rest = sheet.record.outcomes
+    proofs = (
+        Proof("placement", None, "move_pages is not permitted"),
+        Proof("pinned", False, "moved to CPU 1"),
+    )
+    broken = attrs.evolve(first, metrics=(attrs.evolve(first.metrics[0], proofs=proofs),))
+    record = attrs.evolve(sheet.record, outcomes=(broken, *rest))
+    seen = tree(attrs.evolve(sheet, record=record).page()).text
+    assert "placement: not seen, move_pages is not permitted" in seen
+    assert "pinned: does not hold, moved to CPU 1" in seen
+    assert "Pinned failed in 1 of" in seen
+    assert "Proof of placement Not seen. Move_pages is not permitted" in seen
+
+
+def test_a_passing_gate_and_one_with_waivers_only(bare_metal: Any, tree: Any) -> None:
+    sheet = bare_metal()
+
+    def decide(check: Any) -> Any:
+        return check if check.waiver else attrs.evolve(check, verdict=Verdict.PASS, decided=Verdict.PASS)
+
+    steps = tuple(
+        attrs.evolve(step, verdict=Verdict.PASS, checks=tuple(map(decide, step.checks)))
+        for step in sheet.gate.steps
+    )
+    waived = attrs.evolve(sheet.gate, steps=steps, verdict=Verdict.WAIVED)
+    seen = tree(attrs.evolve(sheet, gate=waived).page()).text
+    assert "Pass, with one waiver" in seen
+    assert "Without that waiver the decision would be fail." in seen
+    passing = attrs.evolve(
+        waived,
+        verdict=Verdict.PASS,
+        waivers=0,
+        steps=tuple(
+            attrs.evolve(
+                s,
+                checks=tuple(
+                    attrs.evolve(c, verdict=Verdict.PASS, decided=Verdict.PASS, waiver=None) for c in s.checks
+                ),
+            )
+            for s in steps
+        ),
+    )
+    seen = tree(attrs.evolve(sheet, gate=passing).page()).text
+    assert "Pass All 43 checks that apply to this target are met" in seen
+    assert "Freeze the order" in seen
+
+
+def test_other_judgements_and_evidence_from_elsewhere_are_listed(bare_metal: Any, tree: Any) -> None:
+    sheet = bare_metal()
+    earlier = attrs.evolve(sheet.gate, evaluated="2026-12-01T08:00:00+00:00", criteria="stricter")
+    seen = tree(sheet.page(earlier=(earlier,))).text
+    assert "Other judgements of this run" in seen
+    assert "2026-12-01T08:00:00+00:00 unproven stricter" in seen
+
+
+def test_the_page_stays_small(bare_metal: Any, small_vm: Any) -> None:
+    for build in (bare_metal, small_vm):
+        assert len(build().page().encode()) < 300_000
+
+
+@pytest.mark.case("STO-08")
+def test_sto_08_rates_are_decimal_and_sizes_carry_their_unit(small_vm: Any, tree: Any) -> None:
+    """STO-08: 64 GiB in one second is 68.7 GB/s; installed GiB and usable memory are told apart."""
+    sheet = small_vm()
+    outcome = sheet.record.outcomes[1]
+    value = float(64 * 2**30)
+    metric = attrs.evolve(outcome.metrics[0], median=value, interval=(value, value))
+    record = attrs.evolve(sheet.record, outcomes=(attrs.evolve(outcome, metrics=(metric,)),))
+    seen = tree(attrs.evolve(sheet, record=record).page()).text
+    assert "68.7 GB/s" in seen
+    assert "Memory the kernel uses 25.0 GiB (26.8 GB)" in seen
+    assert "This process may use 23.0 GiB (24.7 GB)" in seen
+
+
+@pytest.mark.case("STO-11")
+def test_sto_11_bytes_that_are_no_text_are_visible_escapes(small_vm: Any, tree: Any) -> None:
+    """STO-11: control characters and odd bytes are shown, umlauts and emoji stay."""
+    sheet = small_vm()
+    machine = attrs.evolve(
+        sheet.record.inventory.machine,
+        board="\\xff\\xff",
+        product="DIMM\x00 \x1b[31m \u202eevil",
+        name="Müller 🖥",
+    )
+    record = attrs.evolve(sheet.record, inventory=attrs.evolve(sheet.record.inventory, machine=machine))
+    text = attrs.evolve(sheet, record=record).page()
+    assert "\x00" not in text
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    seen = tree(text).text
+    assert "Board \\xff\\xff" in seen
+    assert "DIMM\\x00 \\x1b[31m \\u202eevil" in seen
+    assert "Müller 🖥" in seen
+
+
+def test_a_cpu_only_node_and_no_numa_information_are_said(small_vm: Any, tree: Any) -> None:
+    sheet = small_vm()
+    numa = attrs.evolve(sheet.record.inventory.numa, available=False, nodes=(NumaNode(0, (0, 1), None),))
+    record = attrs.evolve(sheet.record, inventory=attrs.evolve(sheet.record.inventory, numa=numa))
+    seen = tree(attrs.evolve(sheet, record=record).page()).text
+    assert "the kernel shows no NUMA information; one node stands for the machine" in seen
