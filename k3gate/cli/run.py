@@ -182,7 +182,8 @@ def _split_line(record: RunRecord) -> str:
     timed, setup, elsewhere = (
         split.get(key, 0.0) / whole * 100 for key in ("timed", "setup_in_workers", "elsewhere")
     )
-    return f"of the wall time {timed:.0f} % was timed, {setup:.0f} % set-up in workers, {elsewhere:.0f} % elsewhere"
+    parts = f"{timed:.0f} % was timed, {setup:.0f} % set-up in workers, {elsewhere:.0f} % elsewhere"
+    return f"of the wall time {parts}"
 
 
 def _refuse_with_resume(**given: object) -> None:
