@@ -24,6 +24,7 @@ from k3gate.records import (
     RunStatus,
     Severity,
     State,
+    StepResult,
     Verdict,
 )
 from k3gate.reports import charts, machine, words
@@ -114,6 +115,8 @@ def render(
         "metric_title": metric_title,
         "metric_divides": metric_divides,
         "observed": observed,
+        "source": source,
+        "notes": notes,
     }
     return environment().get_template("page.html.j2").render(context)
 
@@ -288,6 +291,40 @@ def observed(check: CheckResult) -> str:
     if isinstance(check.observed, str):
         return check.observed
     return words.value(float(check.observed), check.unit)
+
+
+def source(check: CheckResult) -> str:
+    """The source of a bound where it is short, else its beginning; the whole stands in the notes."""
+    if check.source is None:
+        return "not stated"
+    return (
+        check.source if len(check.source) <= _SHORT else re.split(r"[;:(,]", check.source)[0][:_SHORT].strip()
+    )
+
+
+_SHORT = 30
+
+
+def notes(step: StepResult, check: CheckResult) -> list[str]:
+    """The sentences under a check: reason, remedy, full source. What an earlier check of the step already
+    says is not said again; the gap in the evidence column holds it too."""
+    before = step.checks[: step.checks.index(check)]
+    lines = []
+    again = any(c.reason == check.reason and c.verdict is check.verdict for c in before)
+    if check.reason and not again:
+        lines.append(words.ended(check.reason))
+    if (
+        check.verdict in _OPEN
+        and check.remedy
+        and not any(c.remedy == check.remedy and c.verdict in _OPEN for c in before)
+    ):
+        lines.append("To settle it: " + words.ended(check.remedy))
+    if check.source and len(check.source) > _SHORT:
+        lines.append("Source: " + words.bare(check.source) + ".")
+    return lines
+
+
+_OPEN = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.WAIVED)
 
 
 def metric_title(metric: Metric) -> str:

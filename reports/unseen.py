@@ -98,9 +98,9 @@ def _checks(index: Index) -> Iterable[_Row]:
         steps = sorted({row.step for row in rows})
         yield _Row(
             keys=tuple(row.check.id for row in rows),
-            what=tuple(row.check.claim for row in rows),
+            what=tuple(words.bare(row.check.claim) for row in rows),
             state="unproven",
-            reason="; ".join(reasons),
+            reason=" ".join(words.ended(reason) for reason in reasons),
             matters=f"decides {plural} {numbers(rows)} and, through {'it' if len(rows) == 1 else 'them'}, "
             f"{'step' if len(steps) == 1 else 'steps'} {words.listed(str(s) for s in steps)}",
             cure=rows[0].check.remedy or "no way is known to this version",

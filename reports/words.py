@@ -33,6 +33,7 @@ _MONTHS = (
     *("January", "February", "March", "April", "May", "June"),
     *("July", "August", "September", "October", "November", "December"),
 )
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _TIED = re.compile(
     r"(?<=\d) (?=(?:%|[kMGTPE]?B(?:/s)?|[KMGT]iB|[kMG]?Hz|MT/s|tokens|bytes|ms|µs|ns|s|min|h|W)(?![A-Za-z]))"
 )
@@ -51,6 +52,17 @@ def small(number: int) -> str:
 def count(number: int, one: str, many: str | None = None) -> str:
     """ "one check", "12 checks": small counts in words."""
     return f"{small(number)} {one if number == 1 else many or one + 's'}"
+
+
+def bare(text: str) -> str:
+    """`text` without the full stop at its end, to stand inside a sentence or a cell."""
+    return text.strip().removesuffix(".")
+
+
+def ended(text: str) -> str:
+    """`text` as a sentence: first letter upper case, a full stop at the end."""
+    text = capital(tied(text.strip()))
+    return text if text.endswith((".", "?")) else text + "."
 
 
 def capital(text: str) -> str:
@@ -80,6 +92,9 @@ def value(number: float | None, unit: str | None, digits: int = 3) -> str:
     """A value in base units for a table cell: rates in GB/s, sizes of a gigabyte and more to 0.1 GB."""
     if number is None:
         return "unknown"
+    if unit in (None, "", "1") and 0 < abs(number) < 1e-3:
+        mantissa, _, power = f"{number:.{digits - 1}e}".partition("e")
+        return f"{mantissa}{NBSP}×{NBSP}10{str(int(power)).translate(_RAISED)}"
     if unit == "B/s" and abs(number) >= 1e8:
         return f"{rate(number, digits)}{NBSP}GB/s"
     if unit == "B" and abs(number) >= 1e9:

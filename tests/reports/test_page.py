@@ -53,7 +53,7 @@ def test_a_waived_fail_is_said_on_page_one_and_shows_both_marks(bare_metal: Any,
 
 def test_a_failed_residency_names_capacity_with_its_arithmetic(small_vm: Any, tree: Any) -> None:
     seen = tree(small_vm().page()).text
-    assert "Fail Do not order this machine for this target: check 4.1 (CPU memory holds" in seen
+    assert "Fail Do not order this machine for this target: check 4.1 (residency) fails." in seen
     assert (
         "Capacity. The image needs 1,447.4 GB; this machine may use 24.7 GB, 1,422.7 GB too little." in seen
     )
