@@ -161,7 +161,7 @@ class _Worker:
         self._output = {"stdout": bytearray(), "stderr": bytearray()}
         self._dropped = 0
         self._reaped: int | None = None
-        self._process, self._results = launch.start(command, request)
+        self._process, self._results, self._go = launch.start(command, request)
         self._selector = selectors.DefaultSelector()
         for name, file in (
             ("results", self._results),
@@ -238,7 +238,7 @@ class _Worker:
         for name in ("stdout", "stderr"):
             self._drain(name)
         self._selector.close()
-        for file in (self._results, self._process.stdout, self._process.stderr):
+        for file in (self._results, self._go, self._process.stdout, self._process.stderr):
             if file is not None:
                 file.close()
         if self._exit is not None:
@@ -356,6 +356,10 @@ class _Worker:
             self._metrics.append(self._metric(document.get("metric")))
         elif kind == "done":
             yield self._done(document)
+            # Only now may the worker go on: our caller has stored the round. Its patience starts afresh.
+            self._heard = time.monotonic()
+            with contextlib.suppress(BrokenPipeError):
+                self._go.write(b".")
         else:
             self._released = True
 

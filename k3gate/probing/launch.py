@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -20,31 +21,38 @@ SIGNAL_WORDS: Mapping[int, str] = {
 }
 
 
-def start(command: Sequence[str], request: dict[str, Any]) -> tuple[subprocess.Popen[bytes], BinaryIO]:
-    """The process and the reading end of its results pipe; raises `OSError` where none can be started."""
-    reading, writing = os.pipe()
-    try:
+def start(
+    command: Sequence[str], request: dict[str, Any]
+) -> tuple[subprocess.Popen[bytes], BinaryIO, BinaryIO]:
+    """The process, the pipe of its results and that of our go-ahead; raises `OSError` where none starts."""
+    with contextlib.ExitStack() as on_failure, contextlib.ExitStack() as always:
+
+        def pipe(ours: int) -> tuple[int, int]:
+            """Our end and the worker's."""
+            ends = os.pipe()
+            on_failure.callback(os.close, ends[ours])
+            always.callback(os.close, ends[1 - ours])
+            return ends[ours], ends[1 - ours]
+
+        results, their_results = pipe(0)
+        go, their_go = pipe(1)
         # The request lies in memory, not in a pipe, so a worker that never reads it cannot block us.
-        descriptor = os.memfd_create("k3gate-request")
-        with open(descriptor, "w+b") as file:
-            file.write(json.dumps(request | {"results": writing}, allow_nan=False).encode())
-            file.seek(0)
-            process = subprocess.Popen(
-                command,
-                stdin=file,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                pass_fds=(writing,),
-                start_new_session=True,
-                env=_environment(),
-                bufsize=0,
-            )
-    except OSError:
-        os.close(reading)
-        raise
-    finally:
-        os.close(writing)
-    return process, open(reading, "rb", buffering=0)
+        file = always.enter_context(open(os.memfd_create("k3gate-request"), "w+b"))
+        ends = {"results": their_results, "go": their_go}
+        file.write(json.dumps(request | ends, allow_nan=False).encode())
+        file.seek(0)
+        process = subprocess.Popen(
+            command,
+            stdin=file,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=tuple(ends.values()),
+            start_new_session=True,
+            env=_environment(),
+            bufsize=0,
+        )
+        on_failure.pop_all()
+        return process, open(results, "rb", buffering=0), open(go, "wb", buffering=0)
 
 
 def _environment() -> dict[str, str]:

@@ -8,6 +8,9 @@ The request is one JSON document on the worker's stdin. Results are JSON lines o
     {"type": "metric", "metric": <Metric>}                     of the case under way, in this round
     {"type": "done", "case", "state", "reason", "seconds", "timed_seconds", "setup_seconds"}
     {"type": "end"}                                            all cases ran and what they shared is released
+
+After each "done" the worker waits for one byte on a second pipe, by which the parent says that it has taken
+and stored the round.
 """
 
 from __future__ import annotations

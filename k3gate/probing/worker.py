@@ -264,11 +264,12 @@ def main() -> int:
         request: dict[str, Any] = json.loads(raw[: protocol.REQUEST_BYTES])
         if request["version"] != protocol.VERSION:
             raise ValueError("another version")
-        results = Results(int(request["results"]))
+        results, go = Results(int(request["results"])), int(request["go"])
     except (ValueError, KeyError, TypeError):
         print("k3gate.probing.worker is started by k3gate run; it reads a request on stdin", file=sys.stderr)
         return 2
     os.set_inheritable(int(request["results"]), False)
+    os.set_inheritable(go, False)
     notes = protect(int(request["parent"]))
     try:
         probe = create(request["probe"])
@@ -283,6 +284,10 @@ def main() -> int:
             probe, case, request["round"], request["started"], results, shared, request["inventory"]
         )
         run_case(probe, case, context, results)
+        # The parent stores the round first: its disk writes would disturb the next case, and what that one
+        # prints would be taken for this one's.
+        if not os.read(go, 1):
+            return 1
     shared.release()
     results.send({"type": "end"})
     return 0

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import attrs
@@ -226,6 +227,7 @@ class Spy:
     def cases(self, inventory, profile): return Planned(())
     def run(self, case, context):
         value, declaration, labels = 2000.5, SELFTEST_RATE, {}
+        results = context._results._descriptor
         told = case.parameters["do"]
         exec(told, scope := {**globals(), **locals()})
         value, declaration, labels = scope["value"], scope["declaration"], scope["labels"]
@@ -318,10 +320,26 @@ def test_a_mistake_of_a_probe_fails_its_case_with_one_line(spy, told: str, reaso
     assert bad.round.process == good.round.process, "the worker itself goes on"
 
 
-FIND_PIPE = """
-found = [path for path in pathlib.Path("/proc/self/fd").iterdir() if path.is_symlink() and path.exists()]
-results = max(int(path.name) for path in found if "pipe" in os.readlink(path))
-"""
+def test_what_a_case_prints_is_kept_with_that_case(spy) -> None:
+    told = [
+        f"[print('case {n}', file=stream, flush=True) for stream in (sys.stdout, sys.stderr)]"
+        for n in range(5)
+    ]
+    done, _ = spy(*told)
+    for number, event in enumerate(done):
+        assert event.output.stdout == event.output.stderr == f"case {number}\n".encode()
+
+
+def test_the_next_case_waits_until_the_caller_has_stored_the_last(spy, make_inventory) -> None:
+    told = {"do": "labels = {'begun': time.monotonic()}"}
+    cases = tuple(Case("spy", f"c{number}", "", "g", told, 1.0, 0) for number in range(5))
+    stored = 0.0
+    with Executor(make_inventory(), references={"spy": "spy_probe:Spy"}) as executor:
+        for event in executor.run(Execution(0, "spy", "g", cases)):
+            if isinstance(event, CaseDone):
+                assert event.metrics[0].labels["begun"] > stored
+                outcomes.merge(None, event.case, event.round, event.metrics)
+                stored = time.monotonic()
 
 
 @pytest.mark.parametrize(
@@ -351,7 +369,7 @@ results = max(int(path.name) for path in found if "pipe" in os.readlink(path))
     ],
 )
 def test_garbage_from_a_worker_costs_the_case_under_way(spy, told: str, reason: str) -> None:
-    (bad, good), events = spy(FIND_PIPE + told, "")
+    (bad, good), events = spy(told, "")
     assert bad.round.state is State.FAILED and reason in bad.round.reason
     assert good.round.state is State.OK and good.round.process != bad.round.process
     assert all(len(event.note) <= 500 for event in events if isinstance(event, Heartbeat))
