@@ -1,0 +1,107 @@
+"""A run in this process: clocks that jump, stores that refuse, machines that differ."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+
+from k3gate.errors import StorageError, UsageError
+from k3gate.harness import run as harness
+from k3gate.harness.listening import Listener
+from k3gate.records import Outcome, Round, Run, RunStatus
+from k3gate.store import Store, open_store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with open_store(str(tmp_path / "runs.sqlite")) as opened:
+        yield opened
+
+
+def begin(store: Store) -> Run:
+    request = harness.Request(profile="smoke", target="residency-lab", probes=("selftest",), rounds=2)
+    return harness.start(store, harness.prepare(request))
+
+
+@pytest.mark.case("STO-03")
+def test_a_wall_clock_set_back_by_an_hour_does_not_change_the_duration_sto_03(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wall = time.time
+    back = 0.0
+
+    class SetBack(Listener):
+        def measured(self, outcome: Outcome, latest: Round) -> None:
+            nonlocal back
+            back = 3600.0
+
+    monkeypatch.setattr(time, "time", lambda: wall() - back)
+    begun = time.monotonic()
+    record = harness.measure(store, begin(store), SetBack())
+    assert record.run.seconds is not None
+    assert 0 < record.run.seconds <= time.monotonic() - begun
+    assert any(notice.startswith("clock stepped") for notice in record.run.notices)
+    assert "-3600 s" in str(record.run.notices)
+    assert record.run.status is RunStatus.COMPLETE
+
+
+def test_a_steady_clock_leaves_no_notice(store: Store) -> None:
+    assert harness.measure(store, begin(store), Listener()).run.notices == ()
+
+
+@pytest.mark.case("STO-02")
+def test_a_store_that_refuses_a_round_ends_the_run_and_keeps_the_earlier_ones_sto_02(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = begin(store)
+    save = store.save_outcome
+    calls = 0
+
+    def refuse_the_fourth(*arguments: object, **named: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            raise StorageError("no space left in /x (0 bytes free)")
+        save(*arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(store, "save_outcome", refuse_the_fourth)
+    with pytest.raises(StorageError, match="no space left"):
+        harness.measure(store, run, Listener())
+    kept = store.load(run.id)
+    assert kept.run.status is RunStatus.STORAGE_FAILED
+    assert sum(len(outcome.rounds) for outcome in kept.outcomes) == 3
+
+
+def test_a_run_is_taken_up_only_on_its_machine_and_by_its_version(store: Store) -> None:
+    run = begin(store)
+    elsewhere = attrs.evolve(run, status=RunStatus.INTERRUPTED, fingerprint="sha256:another")
+    store.update_run(elsewhere)
+    with pytest.raises(UsageError, match="make a new run here"):
+        harness.take_up(store, run.id)
+    store.update_run(attrs.evolve(run, status=RunStatus.INTERRUPTED, version="0.0.1"))
+    with pytest.raises(UsageError, match=r"begun by k3gate 0\.0\.1"):
+        harness.take_up(store, run.id)
+
+
+def test_the_split_of_the_wall_adds_up(store: Store) -> None:
+    run = harness.measure(store, begin(store), Listener()).run
+    split = run.split
+    assert run.seconds is not None
+    assert split["timed"] + split["setup_in_workers"] == pytest.approx(split["workers"])
+    assert split["workers"] + split["elsewhere"] == pytest.approx(run.seconds, abs=0.05)
+    assert split["timed"] > 0
+
+
+def test_what_others_did_is_a_round_for_each_worker(store: Store) -> None:
+    record = harness.measure(store, begin(store), Listener())
+    idle = next(outcome for outcome in record.outcomes if outcome.probe == "machine")
+    assert idle.case == "idle"
+    assert {metric.name for metric in idle.metrics} <= {"machine.cpu.other_share", "machine.cpu.steal_share"}
+    assert (
+        len(idle.rounds)
+        == len({s.process for o in record.outcomes for m in o.metrics for s in m.samples}) - 1
+    )

@@ -1,0 +1,64 @@
+"""The project as a whole: floors, start-up, field cases, and that it stands alone."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+FIELD_CASES = {
+    *("BW-03", "BW-04", "BW-07"),
+    *("STO-01", "STO-02", "STO-03", "STO-05", "STO-07", "STO-08", "STO-09", "STO-11"),
+    *("REP-01", "REP-03"),
+}
+"""Situations from the field that this version must answer; each has a test that carries its id."""
+
+
+def test_every_field_case_has_a_test_that_carries_its_id() -> None:
+    carried = set()
+    for path in (REPOSITORY / "tests").rglob("test_*.py"):
+        carried |= set(re.findall(r'mark\.case\("([A-Z]{3}-\d\d|[A-Z]{2}-\d\d)"\)', path.read_text()))
+    assert carried >= FIELD_CASES, f"no test carries {sorted(FIELD_CASES - carried)}"
+
+
+def test_imports_only_go_down_the_floors() -> None:
+    lint = Path(sys.executable).parent / "lint-imports"
+    if not lint.exists():
+        pytest.skip("import-linter is not installed: pip install k3gate[dev]")
+    done = subprocess.run([lint, "--no-cache"], cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        ("k3gate.cli", {"numpy", "scipy", "sqlalchemy", "alembic", "jinja2", "rich", "cattrs", "attr"}),
+        ("k3gate.probing.worker", {"numpy", "scipy", "sqlalchemy", "alembic", "jinja2", "rich", "click"}),
+        ("k3gate.gate.evaluator", {"scipy", "sqlalchemy", "alembic", "jinja2", "rich", "numpy"}),
+    ],
+)
+def test_what_must_start_fast_imports_nothing_heavy(module: str, heavy: set[str]) -> None:
+    code = f"import sys, {module}; print(*sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not heavy & set(done.stdout.split())
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    import tomllib
+
+    import k3gate
+
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    assert project["version"] == k3gate.__version__
+
+
+def test_nothing_that_ships_names_what_lies_beside_the_project() -> None:
+    for folder in ("k3gate", "probes", "reports", "docs", "examples", "benchmarks"):
+        for path in (REPOSITORY / folder).rglob("*"):
+            if path.is_file() and path.suffix in {".py", ".md", ".toml", ".j2", ".cpp", ".hpp", ".json"}:
+                assert "../shared" not in path.read_text(), path
