@@ -138,11 +138,24 @@ class Index:
         found = [
             Link(w.number, f"#{w.anchor}") for w in self.waivers if w.check is not None and w.check is check
         ]
-        found += [self.resolve(name) for name in dict.fromkeys(check.evidence)]
+        found += self._shortened(dict.fromkeys(self.resolve(name) for name in check.evidence))
         found += [Link(e.number, f"#{e.anchor}") for e in self.evidence if e.evidence.check == check.id]
         if check.id in self.gaps:
             found.append(self.gaps[check.id])
         return list(dict.fromkeys(found))
+
+    def _shortened(self, links: Iterable[Link]) -> Iterable[Link]:
+        """Runs of four and more samples in a row as their first and last: "S-0001 to", "S-0022"."""
+        order = {row.link: place for place, row in enumerate(self.samples)}
+        runs: list[list[Link]] = []
+        for link in links:
+            last = order.get(runs[-1][-1]) if runs else None
+            if last is not None and order.get(link) == last + 1:
+                runs[-1].append(link)
+            else:
+                runs.append([link])
+        for run in runs:
+            yield from run if len(run) < 4 else (Link(f"{run[0].text} to", run[0].href), run[-1])
 
     @staticmethod
     def _samples(outcomes: Iterable[Outcome]) -> Iterable[SampleRow]:
