@@ -1,0 +1,168 @@
+"""Bounded reading of small files below a root directory; the only place of host/ that opens files.
+
+The root is "/" or an unpacked capture. Within a capture symbolic links are followed as if the root were "/",
+so that no link leads out of it; sizes, link counts and folder lengths are bounded; devices, pipes and
+sockets are never opened for reading.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+from attrs import frozen
+
+from k3gate import documents
+from k3gate.errors import UsageError
+from k3gate.records import State
+
+SMALL = 64 * 1024
+LARGE = 16 * 1024 * 1024
+ENTRIES = 65_536
+LINKS = 40
+
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.ENODEV, errno.ENODATA, errno.ENOSYS})
+_FORBIDDEN = frozenset({errno.EACCES, errno.EPERM})
+
+
+@frozen
+class Reading:
+    """What became of reading one file: its text (stripped, escapes for what is not UTF-8), or why not."""
+
+    source: str
+    text: str | None
+    state: State
+    reason: str | None = None
+
+
+class Root:
+    """A directory that stands for "/". Paths are relative to it, written without a leading slash."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = os.path.realpath(path)
+        self.live = self.path == "/"
+        self._resolved: dict[str, str] = {"": ""}
+        if not Path(self.path).is_dir():
+            raise UsageError(
+                f"{documents.printable(str(path))}: no such folder; give the root of a machine, such as / "
+                "or an unpacked capture"
+            )
+
+    def raw(self, relative: str, limit: int = SMALL, *, head: bool = False) -> bytes:
+        """The content of a regular file; `OSError` EFBIG beyond `limit` bytes unless its `head` will do."""
+        parts: list[bytes] = []
+        size = 0
+        descriptor = self._open(relative)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise OSError(errno.EINVAL, "not a regular file")
+            while size <= limit:
+                part = os.read(descriptor, min(65_536 if size else 4_096, limit + 1 - size))
+                if not part:
+                    break
+                parts.append(part)
+                size += len(part)
+        finally:
+            os.close(descriptor)
+        raw = b"".join(parts)
+        if size > limit:
+            if not head:
+                raise OSError(errno.EFBIG, f"more than {limit} bytes")
+            raw = raw[:limit]
+        return raw
+
+    def read(self, relative: str, limit: int = SMALL, *, head: bool = False) -> Reading:
+        """Reads text; never raises for what the file system or the file holds."""
+        try:
+            raw = self.raw(relative, limit, head=head)
+        except (OSError, ValueError) as error:
+            state, reason = explain(error)
+            return Reading(relative, None, state, reason)
+        return Reading(relative, documents.decode(raw).strip(), State.OK)
+
+    def line(self, relative: str) -> str | None:
+        """The text of a small file, for what is read a thousand times; None if unreadable."""
+        try:
+            raw = self.raw(relative)
+        except (OSError, ValueError):
+            return None
+        return documents.decode(raw).strip()
+
+    def exists(self, relative: str) -> bool:
+        """Whether something is there: a file, a folder or a link that leads somewhere within the root."""
+        try:
+            os.lstat(self._full(relative))
+        except (OSError, ValueError):
+            return False
+        return True
+
+    def names(self, relative: str) -> tuple[str, ...]:
+        """The names in a folder, sorted; empty where it cannot be listed; at most `ENTRIES` of them."""
+        found: list[str] = []
+        try:
+            with os.scandir(self._full(relative)) as entries:
+                for entry in entries:
+                    found.append(entry.name)
+                    if len(found) >= ENTRIES:
+                        break
+        except (OSError, ValueError):
+            return ()
+        return tuple(sorted(found))
+
+    def _full(self, relative: str) -> str:
+        return f"/{relative}" if self.live else f"{self.path}/{self._resolve(relative)}"
+
+    def _open(self, relative: str) -> int:
+        if self.live:
+            return os.open(f"/{relative}", _FLAGS)
+        folder, _, name = relative.rpartition("/")
+        try:
+            return os.open(f"{self.path}/{self._resolve(folder)}/{name}", _FLAGS | os.O_NOFOLLOW)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+        return os.open(f"{self.path}/{self._resolve(relative)}", _FLAGS | os.O_NOFOLLOW)
+
+    def _resolve(self, relative: str) -> str:
+        """`relative` without links, still relative; one lstat for each folder not seen before."""
+        known = self._resolved.get(relative)
+        if known is None:
+            folder, _, name = relative.rpartition("/")
+            known = self._step(self._resolve(folder) if folder else "", name, [LINKS])
+            self._resolved[relative] = known
+        return known
+
+    def _step(self, base: str, name: str, links: list[int]) -> str:
+        if name in ("", "."):
+            return base
+        if name == "..":
+            return base.rpartition("/")[0]
+        path = f"{base}/{name}" if base else name
+        full = f"{self.path}/{path}"
+        if not stat.S_ISLNK(os.lstat(full).st_mode):
+            return path
+        links[0] -= 1
+        if links[0] < 0:
+            raise OSError(errno.ELOOP, "too many symbolic links")
+        target = str(Path(full).readlink())
+        if target.startswith("/"):
+            base = ""
+        for part in target.split("/"):
+            base = self._step(base, part, links)
+        return base
+
+
+def explain(error: OSError | ValueError) -> tuple[State, str]:
+    """State and reason of a failed reading, for a person."""
+    if isinstance(error, ValueError):
+        return State.FAILED, f"implausible: {error}"
+    if error.errno in _ABSENT:
+        return State.NOT_PRESENT, "absent"
+    if error.errno in _FORBIDDEN:
+        return State.NOT_PERMITTED, "not permitted; readable by root"
+    if error.errno in (errno.ETIMEDOUT, errno.EAGAIN):
+        return State.FAILED, "timed out"
+    return State.FAILED, f"could not be read: {os.strerror(error.errno) if error.errno else error}"

@@ -1,0 +1,306 @@
+"""Findings: what a buyer must know about the machine before any figure measured on it is believed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from k3gate.host import numa as nodes
+from k3gate.host.memory import MEMINFO
+from k3gate.records import Finding, Inventory, Severity
+from k3gate.units import cpu_list, gib, significant
+
+_ORDER = {Severity.HIGH: 0, Severity.MEDIUM: 1, Severity.LOW: 2}
+# An idle machine's load stays well below this; above it other work takes memory bandwidth.
+_HIGH_LOAD_PER_CPU = 0.1
+_HIGH_LOAD_LEAST = 1.0
+_TOTALS_DIFFER = 0.1
+
+
+def find(inventory: Inventory) -> tuple[Finding, ...]:
+    """All findings of an inventory, the most severe first."""
+    found = [finding for rule in _RULES for finding in rule(inventory)]
+    return tuple(sorted(found, key=lambda finding: _ORDER[finding.severity]))
+
+
+def _virtual(inventory: Inventory) -> Iterator[Finding]:
+    machine = inventory.machine
+    if machine.virtual:
+        yield Finding(
+            "virtual_machine",
+            Severity.HIGH,
+            "This is a virtual machine",
+            machine.hypervisor or "a hypervisor that does not tell its name",
+            "bare metal",
+            "Memory channels, NUMA placement and neighbours are out of sight in a guest; its rates say "
+            "little about the machine that would be bought for K3.",
+            "Rent the bare-metal machine and run there.",
+        )
+    if machine.container:
+        yield Finding(
+            "container",
+            Severity.MEDIUM,
+            "This runs in a container",
+            machine.container,
+            "the machine itself",
+            "A container may refuse memory placement and page locking and may share CPUs with others.",
+            "Run on the host, or with --cap-add SYS_NICE --ulimit memlock=-1 and without limits.",
+        )
+
+
+def _restricted(inventory: Inventory) -> Iterator[Finding]:
+    cpu, limits = inventory.cpu, inventory.limits
+    online = cpu.online or ()
+    allowed = tuple(sorted(set(cpu.allowed or ()) & set(online)))
+    if cpu.allowed is not None and len(allowed) < len(online):
+        yield Finding(
+            "restricted_cpus",
+            Severity.HIGH,
+            f"Restricted to {len(allowed)} of {len(online)} CPUs",
+            f"allowed CPUs: {cpu_list(allowed)}",
+            f"all online CPUs: {cpu_list(online)}",
+            "K3 decodes with all cores of all nodes; a part of them cannot draw the whole memory bandwidth.",
+            "Start without taskset, numactl, cpuset or a CPUAffinity of systemd.",
+        )
+    if limits.cgroup_cpus is not None and limits.cgroup_cpus < len(online):
+        yield Finding(
+            "cgroup_cpu_quota",
+            Severity.HIGH,
+            "A control group limits CPU time",
+            f"{significant(limits.cgroup_cpus)} CPUs of time on {len(online)} online CPUs",
+            "no quota",
+            "Threads are stopped when the quota is used up, so every rate is that of the quota.",
+            "Remove the quota (cpu.max, CPUQuota=, --cpus) for the run.",
+        )
+    if limits.cpuset_cpus is not None and (left := set(online) - set(limits.cpuset_cpus)):
+        yield Finding(
+            "cpuset_cpus",
+            Severity.HIGH,
+            "A cpuset keeps CPUs away",
+            f"cpuset {cpu_list(limits.cpuset_cpus)}; out of reach: {cpu_list(sorted(left))}",
+            "all online CPUs",
+            "K3 decodes with all cores; a part of them cannot draw the whole memory bandwidth.",
+            "Run outside the cpuset.",
+        )
+    holders = {node.id for node in inventory.numa.nodes if node.memory_bytes}
+    if limits.cpuset_mems is not None and inventory.numa.available:
+        missing = sorted(holders - set(limits.cpuset_mems))
+        if missing:
+            yield Finding(
+                "cpuset_mems",
+                Severity.HIGH,
+                "A cpuset keeps memory nodes away",
+                f"nodes {cpu_list(limits.cpuset_mems)}; out of reach: {cpu_list(missing)}",
+                "all nodes with memory",
+                "K3 needs the memory and the channels of all nodes.",
+                "Run outside the cpuset.",
+            )
+
+
+def _memory(inventory: Inventory) -> Iterator[Finding]:
+    memory, limits = inventory.memory, inventory.limits
+    limit = limits.cgroup_memory_bytes
+    if limit is not None and (memory.total_bytes is None or limit < memory.total_bytes):
+        yield Finding(
+            "cgroup_memory_limit",
+            Severity.HIGH,
+            "A control group limits memory",
+            f"limit {gib(limit)}; the machine has {gib(memory.total_bytes)}",
+            "no limit",
+            "The weights of K3 fill most of a machine; what lies beyond the limit cannot be used.",
+            "Remove the limit (memory.max, MemoryMax=, --memory) for the run.",
+        )
+    if memory.swap_used_bytes:
+        yield Finding(
+            "swap_in_use",
+            Severity.MEDIUM,
+            "Swap is in use",
+            f"{gib(memory.swap_used_bytes)} of {gib(memory.swap_total_bytes)}",
+            "no swap in use",
+            "Pages of the weights that are swapped out are read at disk speed.",
+            "Stop what fills memory, then: sudo swapoff -a",
+        )
+    known = [node.memory_bytes for node in inventory.numa.nodes]
+    held = sum(value for value in known if value is not None)
+    total = memory.total_bytes
+    if (
+        inventory.numa.available
+        and total
+        and None not in known
+        and abs(held - total) > _TOTALS_DIFFER * total
+    ):
+        yield Finding(
+            "node_memory_differs",
+            Severity.LOW,
+            "Nodes and machine tell different amounts of memory",
+            f"nodes {gib(held)}; {MEMINFO} {gib(total)}",
+            "about the same",
+            "Memory that is plugged in while the machine runs shows up late in one of the two.",
+            "Nothing on bare metal shows this; in a VM look at its memory hot-plug or balloon.",
+        )
+
+
+def _topology(inventory: Inventory) -> Iterator[Finding]:
+    numa, cpu = inventory.numa, inventory.cpu
+    if not numa.available:
+        yield Finding(
+            "numa_unavailable",
+            Severity.MEDIUM,
+            "NUMA information unavailable",
+            f"no {nodes.NODES}",
+            "one folder per NUMA node",
+            "Local and remote memory cannot be told apart, so neither placement nor node rates can be shown.",
+            "Use a kernel with CONFIG_NUMA and, in a capture, take sys/devices/system/node along.",
+        )
+    for sentence in numa.contradictions:
+        yield Finding(
+            "topology_contradiction",
+            Severity.HIGH,
+            "The topology contradicts itself",
+            sentence,
+            "nodes, CPUs and packages that agree",
+            "Which memory is near which cores cannot be relied upon; node lists are used for placement.",
+            "Mostly a VM or a firmware fault: use bare metal, update the firmware, check NPS or SNC.",
+        )
+    for node in numa.nodes if numa.available else ():
+        if node.cpus and node.memory_bytes == 0:
+            yield Finding(
+                "node_without_memory",
+                Severity.HIGH,
+                f"Node {node.id} has CPUs and no memory",
+                f"{len(node.cpus)} CPUs, no memory",
+                "memory at every node",
+                "All loads of its cores are remote, and its memory channels carry nothing.",
+                "Populate the channels of that node, or check the DIMMs and the BIOS setting for NPS or SNC.",
+            )
+        elif not node.cpus and node.memory_bytes:
+            yield Finding(
+                "node_without_cpus",
+                Severity.LOW,
+                f"Node {node.id} has memory and no CPUs",
+                f"{gib(node.memory_bytes)}, kind {node.kind}",
+                "DRAM at nodes with CPUs",
+                "It may be HBM, persistent, CXL or GPU memory; it is not counted with the DRAM of others.",
+                "Find out what it is before the weights of K3 are planned into it.",
+            )
+    low = nodes.uneven(numa)
+    if low:
+        sizes = ", ".join(f"node {n.id} {gib(n.memory_bytes)}" for n in numa.nodes if n.cpus)
+        yield Finding(
+            "uneven_nodes",
+            Severity.MEDIUM,
+            "Nodes hold uneven amounts of memory",
+            sizes,
+            "the same at every node",
+            "Weights spread evenly over the nodes are bounded by the smallest one, and a smaller node "
+            "often has fewer channels.",
+            "Populate all nodes alike.",
+        )
+    per_package = {
+        package: ids for package, ids in nodes.nodes_of_packages(cpu, numa).items() if len(ids) > 1
+    }
+    if per_package and not numa.contradictions:
+        package, ids = next(iter(per_package.items()))
+        yield Finding(
+            "several_nodes_per_socket",
+            Severity.LOW,
+            f"{len(ids)} NUMA nodes per socket",
+            f"package {package} holds nodes {cpu_list(ids)}",
+            "the mode that the runtime is planned for",
+            "A node is a part of a socket here: rates per node are not rates per socket.",
+            "A firmware setting (NPS on AMD, SNC on Intel) decides it; compare machines in one mode only.",
+        )
+    if cpu.offline:
+        yield Finding(
+            "offline_cpus",
+            Severity.MEDIUM,
+            f"{len(cpu.offline)} CPUs are offline",
+            f"offline: {cpu_list(cpu.offline)}",
+            "all present CPUs online",
+            "Cores that are off draw no memory bandwidth.",
+            "Bring them online: echo 1 | sudo tee /sys/devices/system/cpu/cpuN/online",
+        )
+
+
+def _kernel(inventory: Inventory) -> Iterator[Finding]:
+    kernel, cpu = inventory.kernel, inventory.cpu
+    if kernel.numa_balancing and len(inventory.numa.nodes) > 1:
+        yield Finding(
+            "numa_balancing_on",
+            Severity.MEDIUM,
+            "The kernel moves pages between nodes",
+            "kernel.numa_balancing is on",
+            "off",
+            "It takes pages of the weights from where they were placed and costs up to a tenth of the rate.",
+            "sudo sysctl kernel.numa_balancing=0",
+        )
+    if kernel.transparent_hugepage == "never":
+        yield Finding(
+            "thp_never",
+            Severity.MEDIUM,
+            "Transparent huge pages are off",
+            "never",
+            "always or madvise",
+            "Walking hundreds of GB of weights in 4 KiB pages misses the TLB all the time.",
+            "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",
+        )
+    if kernel.zone_reclaim_mode:
+        yield Finding(
+            "zone_reclaim_on",
+            Severity.LOW,
+            "The kernel reclaims local pages before it uses remote ones",
+            f"vm.zone_reclaim_mode is {kernel.zone_reclaim_mode}",
+            "0",
+            "Loading weights larger than a node stalls while pages are reclaimed.",
+            "sudo sysctl vm.zone_reclaim_mode=0",
+        )
+    load = kernel.load_average
+    if load and load[0] > max(_HIGH_LOAD_LEAST, _HIGH_LOAD_PER_CPU * len(cpu.online or ())):
+        yield Finding(
+            "high_load",
+            Severity.MEDIUM,
+            "The machine is busy",
+            f"load average {load[0]:.2f} over the last minute",
+            "an idle machine",
+            "Other work takes memory bandwidth and cores from what is measured.",
+            "Stop other work and run again.",
+        )
+
+
+def _frequency(inventory: Inventory) -> Iterator[Finding]:
+    cpu = inventory.cpu
+    drivers = set((cpu.scaling_driver or "").split(", "))
+    governors = set((cpu.governor or "").split(", "))
+    observed = f"driver {cpu.scaling_driver}, governor {cpu.governor}"
+    slow = governors & {"ondemand", "conservative", "powersave", "userspace"}
+    if not slow:
+        return
+    if drivers <= {"intel_pstate", "amd-pstate-epp"} and slow <= {"powersave"}:
+        yield Finding(
+            "governor_powersave",
+            Severity.LOW,
+            "The governor is powersave of a driver that scales by itself",
+            observed,
+            "performance, or powersave of this driver",
+            "This driver's powersave reaches full clocks under load; short tests see the ramp.",
+            "Nothing is needed; for figures without the ramp: sudo cpupower frequency-set -g performance",
+        )
+        return
+    yield Finding(
+        "governor_slow",
+        Severity.MEDIUM,
+        f"The frequency governor is {', '.join(sorted(slow))}",
+        observed,
+        "performance",
+        "Clocks rise late or not at all, and with them the rate of short and of single-core tests.",
+        "sudo cpupower frequency-set -g performance",
+    )
+
+
+_RULES: tuple[Callable[[Inventory], Iterator[Finding]], ...] = (
+    _virtual,
+    _restricted,
+    _memory,
+    _topology,
+    _kernel,
+    _frequency,
+)

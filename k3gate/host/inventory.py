@@ -1,0 +1,105 @@
+"""Puts the inventory together, in the order in which one part needs another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve
+
+from k3gate import documents
+from k3gate.errors import UsageError
+from k3gate.host import cpu, findings, kernel, limits, machine, memory, numa
+from k3gate.host.files import Root
+from k3gate.host.notes import Notes
+from k3gate.records import Inventory, State
+
+# Fields that may differ between two readings of one machine. Within lists the position is left out;
+# findings go by their code.
+volatile: frozenset[str] = frozenset(
+    {
+        "memory.available_bytes",
+        "memory.swap_used_bytes",
+        "numa.nodes.free_bytes",
+        "numa.nodes.memory_bytes",  # memory that is plugged in while the machine runs shows up late
+        "numa.nodes.huge_pages.free",
+        "kernel.huge_pages.free",
+        "kernel.load_average",
+        "limits.cgroup_memory_used_bytes",
+        "limits.usable_memory_bytes",
+        "provenance.limits.usable_memory_bytes",
+        "findings.high_load",
+        "findings.node_memory_differs",
+        "findings.swap_in_use",
+        "root",
+    }
+)
+
+_NOT_YET = {
+    "pci": "this version does not read PCI devices yet",
+    "gpus": "this version does not read GPUs yet",
+    "storage": "this version does not read storage devices yet",
+    "sensors": "this version does not read sensors yet",
+}
+
+
+def read(root: str | Path = "/", *, name: str | None = None) -> Inventory:
+    """What the machine below `root` is: the live one, or the unpacked files of another.
+
+    Reads only, needs no rights, never measures. `name` becomes `machine.name`. Facts that cannot be had are
+    None and have a reason in `provenance`. `UsageError` where `root` is no machine.
+    """
+    base = Root(root)
+    if not base.exists("sys/devices/system/cpu") and not base.exists("proc/cpuinfo"):
+        raise UsageError(
+            f"{documents.printable(str(root))}: not a machine (it has neither sys/devices/system/cpu nor "
+            "proc/cpuinfo); give the folder that stands for /"
+        )
+    notes = Notes()
+    own = machine.read(base, notes, name)
+    processors = cpu.read(base, notes)
+    amounts = memory.read(base, notes)
+    nodes = numa.read(base, notes, processors, amounts)
+    settings = kernel.read(base, notes, processors.architecture)
+    bounds = limits.read(base, notes, processors, amounts, nodes)
+    for field, reason in _NOT_YET.items():
+        notes.unknown(field, State.NOT_RUN, None, reason)
+    inventory = Inventory(
+        machine=machine.with_fingerprint(own, notes, processors, nodes, amounts),
+        cpu=processors,
+        numa=nodes,
+        memory=amounts,
+        kernel=settings,
+        limits=bounds,
+        provenance=dict(sorted(notes.entries.items())),
+        root="/" if base.live else documents.printable(str(root)),
+    )
+    return evolve(inventory, findings=findings.find(inventory))
+
+
+def document(inventory: Inventory) -> dict[str, Any]:
+    """The JSON of `k3gate host --json`: plain values in base units, unknown is null, with `provenance`."""
+    plain: dict[str, Any] = documents.plain(inventory)
+    return plain
+
+
+def stable(inventory: Inventory) -> dict[str, Any]:
+    """The document without its volatile fields: equal for two readings of one machine."""
+    plain = document(inventory)
+    plain["findings"] = [f for f in plain["findings"] if f"findings.{f['code']}" not in volatile]
+    plain["provenance"] = {k: v for k, v in plain["provenance"].items() if f"provenance.{k}" not in volatile}
+    for name in volatile:
+        if not name.startswith(("findings.", "provenance.")):
+            _drop(plain, name.split("."))
+    return plain
+
+
+def _drop(value: Any, path: list[str]) -> None:
+    if isinstance(value, list):
+        for item in value:
+            _drop(item, path)
+    elif isinstance(value, dict):
+        if len(path) == 1:
+            value.pop(path[0], None)
+        else:
+            _drop(value.get(path[0]), path[1:])

@@ -1,0 +1,118 @@
+"""Which machine this is, without anything that names the one piece of hardware: no serials, no host name."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+
+from attrs import evolve
+
+from k3gate import documents
+from k3gate.host import parsing, virtual
+from k3gate.host.files import Root
+from k3gate.host.notes import Notes
+from k3gate.records import Cpu, Machine, Memory, Numa, State
+
+_DMI = ("sys/class/dmi/id", "sys/devices/virtual/dmi/id")
+_SALT = b"k3gate machine id 1"
+_FINGERPRINT_VERSION = 1
+# What boards say where their maker has filled in nothing.
+_PLACEHOLDER = re.compile(
+    r"(?i)to be filled by o\.?e\.?m\.?|default string|system (?:product|manufacturer|version)(?: name)?"
+    r"|not specified|not applicable|none|n/?a|unknown|o\.e\.m\.|x{3,}|0+|\.+|empty"
+)
+
+
+def read(root: Root, notes: Notes, name: str | None) -> Machine:
+    """The `Machine` record but for its fingerprint."""
+    vendor = _firmware(root, notes, "machine.vendor", "sys_vendor")
+    product = _firmware(root, notes, "machine.product", "product_name")
+    if product is None:
+        product = notes.take(
+            "machine.product", root, _device_tree, "sys/firmware/devicetree/base/model"
+        ) or _again(root, notes, "machine.product", "product_name")
+    maker = _firmware(root, notes, "machine.board_vendor", "board_vendor")
+    board = _firmware(root, notes, "machine.board", "board_name")
+    notes.entries.pop("machine.board_vendor", None)
+    firmware = {
+        key: _firmware(root, notes, f"machine.firmware.{key}", file)
+        for key, file in (
+            ("vendor", "bios_vendor"),
+            ("version", "bios_version"),
+            ("date", "bios_date"),
+            ("release", "bios_release"),
+            ("controller_release", "ec_firmware_release"),
+        )
+    }
+    strings = " ".join(text for text in (vendor, product, maker, board, firmware["vendor"]) if text)
+    around = virtual.read(root, notes, strings)
+    if name:
+        notes.seen("machine.name", "given by the user")
+    else:
+        notes.unknown("machine.name", State.NOT_RUN, None, "not given; --machine NAME names it")
+    return Machine(
+        id=notes.take("machine.id", root, _salted, "etc/machine-id"),
+        name=documents.printable(name) if name else None,
+        vendor=vendor,
+        product=product,
+        board=" ".join(text for text in (maker, board) if text) or None,
+        firmware=firmware,
+        virtual=around.virtual,
+        hypervisor=around.hypervisor,
+        container=around.container,
+        wsl=around.wsl,
+    )
+
+
+def with_fingerprint(machine: Machine, notes: Notes, cpu: Cpu, numa: Numa, memory: Memory) -> Machine:
+    """`machine` with a hash of what it is made of, equal for equal machines and steady over reboots."""
+    notes.seen("machine.fingerprint", "cpu; numa; memory; machine")
+    parts = {
+        "version": _FINGERPRINT_VERSION,
+        "cpu": [cpu.architecture, cpu.vendor, cpu.model, cpu.family, cpu.model_number, cpu.stepping],
+        "cpus": len(cpu.present or cpu.online or ()),
+        "sockets": cpu.sockets,
+        "nodes": [[node.id, bool(node.cpus), bool(node.memory_bytes)] for node in numa.nodes],
+        "memory": _installed(memory.total_bytes),
+        "board": [machine.vendor, machine.product, machine.board],
+        "virtual": machine.virtual,
+    }
+    return evolve(machine, fingerprint=documents.digest(parts))
+
+
+def _installed(total: int | None) -> int | None:
+    """MemTotal rounded up to a sixteenth of the next power of two: what the kernel reserves varies."""
+    if not total:
+        return None
+    step = max(1, (1 << (total - 1).bit_length()) // 16)
+    return -(-total // step) * step
+
+
+def _firmware(root: Root, notes: Notes, field: str, name: str) -> str | None:
+    return notes.take(field, root, _named, *(f"{folder}/{name}" for folder in _DMI))
+
+
+def _again(root: Root, notes: Notes, field: str, name: str) -> str | None:
+    """Restores the provenance of the firmware string after a look elsewhere found nothing."""
+    return _firmware(root, notes, field, name)
+
+
+def _named(text: str) -> str:
+    word = parsing.words(text)
+    if word is None:
+        raise ValueError("empty")
+    if _PLACEHOLDER.fullmatch(word):
+        raise ValueError(f"a placeholder of the firmware: {word[:60]!r}")
+    return word[:200]
+
+
+def _device_tree(text: str) -> str:
+    return _named(text.replace("\\x00", " "))
+
+
+def _salted(text: str) -> str:
+    word = text.strip()
+    if not re.fullmatch(r"[0-9a-f]{32}", word) or word == "0" * 32:
+        raise ValueError("not a machine id")
+    return hmac.new(_SALT, word.encode("ascii"), hashlib.sha256).hexdigest()[:32]

@@ -1,0 +1,185 @@
+"""NUMA nodes by their real ids, and what contradicts itself in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from k3gate.host import cpulist, parsing
+from k3gate.host.cpu import id_list
+from k3gate.host.files import Root
+from k3gate.host.memory import huge_pages
+from k3gate.host.notes import Notes
+from k3gate.records import Cpu, Memory, Numa, NumaNode, State
+from k3gate.units import cpu_list
+
+NODES = "sys/devices/system/node"
+_DIRECTORY = re.compile(r"node(\d{1,4})", re.ASCII)
+_LOCAL_DISTANCE = 10
+
+
+def read(root: Root, notes: Notes, cpu: Cpu, memory: Memory) -> Numa:
+    """The `Numa` record; one stand-in node with all CPUs and memory where the kernel shows no nodes."""
+    ids = sorted(int(match[1]) for name in root.names(NODES) if (match := _DIRECTORY.fullmatch(name)))
+    online = cpu.online or ()
+    if not ids:
+        notes.absent(
+            "numa.nodes", NODES, "NUMA information unavailable: one stand-in node holds all CPUs and memory"
+        )
+        notes.seen("numa.available", NODES, "no node folders")
+        return Numa(False, (NumaNode(0, online, memory.total_bytes, kind="dram", distances={}),))
+    notes.seen("numa.available", NODES)
+    notes.seen("numa.nodes", f"{NODES}/node*")
+    known = set(online)
+    named: dict[int, tuple[int, ...]] = {}
+    for node in ids:
+        listed = id_list(root, f"{NODES}/node{node}/cpulist", f"{NODES}/node{node}/cpumap")
+        if listed is None and (root.line(f"{NODES}/node{node}/cpulist") or "").strip():
+            notes.implausible(f"numa.nodes.{node}.cpus", f"{NODES}/node{node}/cpulist", "not a CPU list")
+        named[node] = listed or ()
+    order = _order(root, ids)
+    nodes = tuple(_node(root, notes, node, named[node], known, order) for node in ids)
+    return Numa(True, nodes, contradictions(nodes, named, cpu))
+
+
+def _order(root: Root, ids: list[int]) -> list[int]:
+    """The nodes whose distances a row of the distance file holds, in its order: the online ones."""
+    try:
+        online = cpulist.parse(root.line(f"{NODES}/online") or "")
+    except ValueError:
+        return ids
+    return list(online) or ids
+
+
+def _node(
+    root: Root, notes: Notes, node: int, named: tuple[int, ...], known: set[int], order: list[int]
+) -> NumaNode:
+    folder = f"{NODES}/node{node}"
+    cpus = tuple(cpu for cpu in named if cpu in known) if known else named
+    reading = root.read(f"{folder}/meminfo")
+    table = parsing.kilobytes(reading.text or "")
+    total, free = table.get("MemTotal"), table.get("MemFree")
+    if total is None:
+        state = reading.state if reading.text is None else State.NOT_PRESENT
+        notes.unknown(
+            f"numa.nodes.{node}.memory_bytes", state, reading.source, reading.reason or "no MemTotal"
+        )
+    elif not 0 <= total < 2**60:
+        notes.implausible(
+            f"numa.nodes.{node}.memory_bytes", reading.source, f"MemTotal is {total // 1024} kB"
+        )
+        total = None
+    if free is not None and (total is None or not 0 <= free <= total):
+        notes.implausible(f"numa.nodes.{node}.free_bytes", reading.source, "more is free than there is")
+        free = None
+    kind = "dram" if cpus else "unknown"
+    if not cpus:
+        notes.absent(
+            f"numa.nodes.{node}.kind",
+            folder,
+            "the node has no CPUs: HBM, persistent, CXL or GPU memory cannot be told apart here",
+        )
+    pools = huge_pages(root, f"{folder}/hugepages")
+    distances = _distances(root, notes, node, order)
+    return NumaNode(node, cpus, total, free, kind, distances, pools)
+
+
+def _distances(root: Root, notes: Notes, node: int, order: list[int]) -> Mapping[int, int]:
+    source = f"{NODES}/node{node}/distance"
+    reading = root.read(source)
+    field = f"numa.nodes.{node}.distances"
+    if reading.text is None:
+        notes.unknown(field, reading.state, source, reading.reason or "unreadable")
+        return {}
+    try:
+        values = [parsing.integer(word, 1, 255) for word in reading.text.split()[:4096]]
+        if len(values) != len(order):
+            raise ValueError(f"{len(values)} distances for {len(order)} nodes")
+    except ValueError as error:
+        notes.implausible(field, source, str(error))
+        return {}
+    return dict(zip(order, values, strict=True))
+
+
+def contradictions(
+    nodes: tuple[NumaNode, ...], named: Mapping[int, tuple[int, ...]], cpu: Cpu
+) -> tuple[str, ...]:
+    """What cannot be true of nodes, CPUs and packages together, one sentence each."""
+    found: list[str] = []
+    online = set(cpu.online or ())
+    owner: dict[int, int] = {}
+    shared: dict[tuple[int, int], list[int]] = {}
+    for node in nodes:
+        for one in node.cpus:
+            if one in owner:
+                shared.setdefault((owner[one], node.id), []).append(one)
+            else:
+                owner[one] = node.id
+    pairs = list(shared.items())
+    for (first, second), cpus in pairs[:8]:
+        found.append(f"nodes {first} and {second} both claim CPUs {cpu_list(cpus)}")
+    if len(pairs) > 8:
+        found.append(f"{len(pairs) - 8} more pairs of nodes claim the same CPUs")
+    for node_id, listed in named.items():
+        absent = sorted(set(listed) - online) if online else []
+        if absent:
+            found.append(f"node {node_id} names CPUs that are not online: {cpu_list(absent)}")
+    homeless = sorted(online - set(owner))
+    if homeless and owner:
+        found.append(f"online CPUs belong to no node: {cpu_list(homeless)}")
+    crossing = _crossing(nodes, cpu.package_of)
+    if crossing:
+        found.append(crossing)
+    found.extend(_odd_distances(nodes))
+    return tuple(found)
+
+
+def _crossing(nodes: tuple[NumaNode, ...], package_of: Mapping[int, int]) -> str | None:
+    """Nodes and packages may nest either way round; where each cuts through the other, one of them lies."""
+    spread = {node.id: {package_of[c] for c in node.cpus if c in package_of} for node in nodes}
+    members: dict[int, set[int]] = {}
+    for node, packages in spread.items():
+        for package in packages:
+            members.setdefault(package, set()).add(node)
+    for node, packages in spread.items():
+        torn = sorted(package for package in packages if len(members[package]) > 1)
+        if len(packages) > 1 and torn:
+            return (
+                f"node CPU lists and physical_package_id disagree: node {node} spans packages "
+                f"{cpu_list(sorted(packages))}, and package {torn[0]} spans nodes "
+                f"{cpu_list(sorted(members[torn[0]]))}; socket totals are unreliable"
+            )
+    return None
+
+
+def _odd_distances(nodes: tuple[NumaNode, ...]) -> list[str]:
+    remote = [value for node in nodes for other, value in node.distances.items() if other != node.id]
+    if remote and len(nodes) > 1 and all(value == _LOCAL_DISTANCE for value in remote):
+        return ["every node is as near as the own one (all distances are 10): the nodes are not real"]
+    nearer = [
+        node.id
+        for node in nodes
+        if node.id in node.distances and node.distances[node.id] > min(node.distances.values())
+    ]
+    if nearer:
+        return [f"a node is nearer to another one than to itself: {cpu_list(nearer)}"]
+    return []
+
+
+def nodes_of_packages(cpu: Cpu, numa: Numa) -> dict[int, tuple[int, ...]]:
+    """Which nodes hold CPUs of each package; more than one each is NPS, SNC or several dies."""
+    found: dict[int, set[int]] = {}
+    for node in numa.nodes:
+        for one in node.cpus:
+            if one in cpu.package_of:
+                found.setdefault(cpu.package_of[one], set()).add(node.id)
+    return {package: tuple(sorted(nodes)) for package, nodes in sorted(found.items())}
+
+
+def uneven(numa: Numa) -> tuple[NumaNode, ...]:
+    """Nodes with CPUs and memory whose memory is more than a tenth off the largest such node's."""
+    equipped = [node for node in numa.nodes if node.cpus and node.memory_bytes]
+    if len(equipped) < 2:
+        return ()
+    largest = max(node.memory_bytes or 0 for node in equipped)
+    return tuple(node for node in equipped if (node.memory_bytes or 0) < 0.9 * largest)
