@@ -128,6 +128,8 @@ def take_up(store: Store, reference: str) -> Run:
         raise UsageError(
             f"run {run.id} was begun on machine {run.fingerprint}, this is {here}: make a new run here"
         )
+    # Declares the metrics of third parties, by whose meaning the rounds to come are summarised.
+    registry.load(tuple(dict.fromkeys(case.probe for case in run.plan)))
     resumed = attrs.evolve(run, status=RunStatus.RUNNING, ended=None)
     store.update_run(resumed)
     return resumed
@@ -175,28 +177,34 @@ def _measure_one(
     if due is None:
         return
     before = idle.read()
-    for event in executor.run(due):
-        match event:
-            case CaseStarted():
-                listener.beat(event.case.name, "")
-            case Heartbeat():
-                listener.beat(event.case.name if event.case else None, event.note)
-            case CaseDone():
-                key = (event.case.probe, event.case.name)
-                merged = outcomes.merge(collected.get(key), event.case, event.round, event.metrics)
-                store.save_outcome(run.id, merged, event.round.round)
-                collected[key] = merged
-                for name, output in (("stdout", event.output.stdout), ("stderr", event.output.stderr)):
-                    if output:
-                        store.add_artifact(run.id, key, f"round-{event.round.round}.{name}", output)
-                listener.measured(merged, event.round)
-            case WorkerEnded():
-                timer.worker_seconds += event.seconds
-                if event.reason and event.reason != "it was stopped":
-                    listener.notice(f"worker of {execution.key}: {event.reason}")
+    # Closed before the interrupt travels on: the worker is dead and reaped when the run's end is stored.
+    with contextlib.closing(executor.run(due)) as events:
+        for event in events:
+            match event:
+                case CaseStarted():
+                    listener.beat(event.case.name, "")
+                case Heartbeat():
+                    listener.beat(event.case.name if event.case else None, event.note)
+                case CaseDone():
+                    _store_round(store, run, event, collected)
+                    listener.measured(collected[event.case.probe, event.case.name], event.round)
+                case WorkerEnded():
+                    timer.worker_seconds += event.seconds
+                    if event.reason:
+                        listener.notice(f"worker of {execution.key}: {event.reason}")
     watched = neighbours.merge(collected.get(neighbours.KEY), before, idle.read(), timer.elapsed())
     store.save_outcome(run.id, watched, watched.rounds[-1].round)
     collected[neighbours.KEY] = watched
+
+
+def _store_round(store: Store, run: Run, done: CaseDone, collected: dict[tuple[str, str], Outcome]) -> None:
+    key = (done.case.probe, done.case.name)
+    merged = outcomes.merge(collected.get(key), done.case, done.round, done.metrics)
+    store.save_outcome(run.id, merged, done.round.round)
+    collected[key] = merged
+    for name, output in (("stdout", done.output.stdout), ("stderr", done.output.stderr)):
+        if output:
+            store.add_artifact(run.id, key, f"round-{done.round.round}.{name}", output)
 
 
 class _Timer:

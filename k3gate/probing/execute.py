@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -89,7 +89,7 @@ class Executor:
     ) -> None:
         self.stop()
 
-    def run(self, execution: Execution) -> Iterator[Event]:
+    def run(self, execution: Execution) -> Generator[Event, None, None]:
         """Run the cases of `execution` once. Each case that `stop` did not cut off ends in a `CaseDone`."""
         pending = list(execution.cases)
         while pending and not self._stopped:
