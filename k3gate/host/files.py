@@ -81,7 +81,7 @@ class Root:
         except (OSError, ValueError) as error:
             state, reason = explain(error)
             return Reading(relative, None, state, reason)
-        return Reading(relative, documents.decode(raw).strip(), State.OK)
+        return Reading(relative, _text(raw), State.OK)
 
     def line(self, relative: str) -> str | None:
         """The text of a small file, for what is read a thousand times; None if unreadable."""
@@ -89,7 +89,7 @@ class Root:
             raw = self.raw(relative)
         except (OSError, ValueError):
             return None
-        return documents.decode(raw).strip()
+        return _text(raw)
 
     def exists(self, relative: str) -> bool:
         """Whether something is there: a file, a folder or a link that leads somewhere within the root."""
@@ -153,6 +153,11 @@ class Root:
         for part in target.split("/"):
             base = self._step(base, part, links)
         return base
+
+
+def _text(raw: bytes) -> str:
+    # Some kernels and all device trees end their strings with NUL bytes.
+    return documents.decode(raw.rstrip(b"\0 \t\r\n")).strip()
 
 
 def explain(error: OSError | ValueError) -> tuple[State, str]:

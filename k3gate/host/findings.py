@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from k3gate.host import numa as nodes
 from k3gate.host.memory import MEMINFO
-from k3gate.records import Finding, Inventory, Severity
+from k3gate.records import Finding, Inventory, Numa, Severity
 from k3gate.units import cpu_list, gib, significant
 
 _ORDER = {Severity.HIGH: 0, Severity.MEDIUM: 1, Severity.LOW: 2}
@@ -152,36 +152,22 @@ def _topology(inventory: Inventory) -> Iterator[Finding]:
             "Use a kernel with CONFIG_NUMA and, in a capture, take sys/devices/system/node along.",
         )
     for sentence in numa.contradictions:
+        mild = nodes.NOT_ONLINE in sentence
         yield Finding(
-            "topology_contradiction",
-            Severity.HIGH,
-            "The topology contradicts itself",
+            "node_names_offline_cpus" if mild else "topology_contradiction",
+            Severity.LOW if mild else Severity.HIGH,
+            "A node names CPUs that are not online" if mild else "The topology contradicts itself",
             sentence,
             "nodes, CPUs and packages that agree",
-            "Which memory is near which cores cannot be relied upon; node lists are used for placement.",
-            "Mostly a VM or a firmware fault: use bare metal, update the firmware, check NPS or SNC.",
+            "Those CPUs are left out; work is placed on online and allowed CPUs only."
+            if mild
+            else "Which memory is near which cores cannot be relied upon; node lists are used for placement.",
+            "Nothing is needed where the CPUs are off on purpose."
+            if mild
+            else "Mostly a VM or a firmware fault: use bare metal, update the firmware, check NPS or SNC.",
         )
-    for node in numa.nodes if numa.available else ():
-        if node.cpus and node.memory_bytes == 0:
-            yield Finding(
-                "node_without_memory",
-                Severity.HIGH,
-                f"Node {node.id} has CPUs and no memory",
-                f"{len(node.cpus)} CPUs, no memory",
-                "memory at every node",
-                "All loads of its cores are remote, and its memory channels carry nothing.",
-                "Populate the channels of that node, or check the DIMMs and the BIOS setting for NPS or SNC.",
-            )
-        elif not node.cpus and node.memory_bytes:
-            yield Finding(
-                "node_without_cpus",
-                Severity.LOW,
-                f"Node {node.id} has memory and no CPUs",
-                f"{gib(node.memory_bytes)}, kind {node.kind}",
-                "DRAM at nodes with CPUs",
-                "It may be HBM, persistent, CXL or GPU memory; it is not counted with the DRAM of others.",
-                "Find out what it is before the weights of K3 are planned into it.",
-            )
+    if numa.available:
+        yield from _odd_nodes(numa)
     low = nodes.uneven(numa)
     if low:
         sizes = ", ".join(f"node {n.id} {gib(n.memory_bytes)}" for n in numa.nodes if n.cpus)
@@ -198,7 +184,7 @@ def _topology(inventory: Inventory) -> Iterator[Finding]:
     per_package = {
         package: ids for package, ids in nodes.nodes_of_packages(cpu, numa).items() if len(ids) > 1
     }
-    if per_package and not numa.contradictions:
+    if per_package and not nodes.doubtful(numa):
         package, ids = next(iter(per_package.items()))
         yield Finding(
             "several_nodes_per_socket",
@@ -219,6 +205,35 @@ def _topology(inventory: Inventory) -> Iterator[Finding]:
             "Cores that are off draw no memory bandwidth.",
             "Bring them online: echo 1 | sudo tee /sys/devices/system/cpu/cpuN/online",
         )
+
+
+def _odd_nodes(numa: Numa) -> Iterator[Finding]:
+    empty = [node.id for node in numa.nodes if node.cpus and node.memory_bytes == 0]
+    if empty:
+        yield Finding(
+            "nodes_without_memory",
+            Severity.HIGH,
+            f"{_nodes(empty)} with CPUs and no memory",
+            f"no memory at {_nodes(empty).lower()}",
+            "memory at every node with CPUs",
+            "All loads of those cores are remote, and their memory channels carry nothing.",
+            "Populate the channels of these nodes, or check the DIMMs and the BIOS setting for NPS or SNC.",
+        )
+    bare = [node for node in numa.nodes if not node.cpus and node.memory_bytes]
+    if bare:
+        yield Finding(
+            "nodes_without_cpus",
+            Severity.LOW,
+            f"{_nodes([node.id for node in bare])} with memory and no CPUs",
+            "; ".join(f"node {node.id}: {gib(node.memory_bytes)}, kind {node.kind}" for node in bare[:16]),
+            "DRAM at nodes with CPUs",
+            "It may be HBM, persistent, CXL or GPU memory; it is not counted with the DRAM of others.",
+            "Find out what it is before the weights of K3 are planned into it.",
+        )
+
+
+def _nodes(ids: list[int]) -> str:
+    return f"{'Node' if len(ids) == 1 else 'Nodes'} {cpu_list(ids)}"
 
 
 def _kernel(inventory: Inventory) -> Iterator[Finding]:

@@ -16,6 +16,9 @@ from k3gate.units import cpu_list
 NODES = "sys/devices/system/node"
 _DIRECTORY = re.compile(r"node(\d{1,4})", re.ASCII)
 _LOCAL_DISTANCE = 10
+_TOLD = 8
+# Old kernels and POWER list CPUs that are off or not plugged in: odd, but nothing else is wrong by it.
+NOT_ONLINE = "names CPUs that are not online"
 
 
 def read(root: Root, notes: Notes, cpu: Cpu, memory: Memory) -> Numa:
@@ -107,31 +110,36 @@ def contradictions(
     """What cannot be true of nodes, CPUs and packages together, one sentence each."""
     found: list[str] = []
     online = set(cpu.online or ())
-    owner: dict[int, int] = {}
-    shared: dict[tuple[int, int], list[int]] = {}
+    claims: dict[int, list[int]] = {}
     for node in nodes:
         for one in node.cpus:
-            if one in owner:
-                shared.setdefault((owner[one], node.id), []).append(one)
-            else:
-                owner[one] = node.id
+            claims.setdefault(one, []).append(node.id)
+    shared: dict[tuple[int, ...], list[int]] = {}
+    for one, claimants in claims.items():
+        if len(claimants) > 1:
+            shared.setdefault(tuple(claimants), []).append(one)
     pairs = list(shared.items())
-    for (first, second), cpus in pairs[:8]:
-        found.append(f"nodes {first} and {second} both claim CPUs {cpu_list(cpus)}")
-    if len(pairs) > 8:
-        found.append(f"{len(pairs) - 8} more pairs of nodes claim the same CPUs")
+    for group, cpus in pairs[:_TOLD]:
+        found.append(f"nodes {cpu_list(group)} all claim CPUs {cpu_list(cpus)}")
+    if len(pairs) > _TOLD:
+        found.append(f"{len(pairs) - _TOLD} more sets of nodes claim the same CPUs")
     for node_id, listed in named.items():
         absent = sorted(set(listed) - online) if online else []
         if absent:
-            found.append(f"node {node_id} names CPUs that are not online: {cpu_list(absent)}")
-    homeless = sorted(online - set(owner))
-    if homeless and owner:
+            found.append(f"node {node_id} {NOT_ONLINE}: {cpu_list(absent)}")
+    homeless = sorted(online - set(claims))
+    if homeless and claims:
         found.append(f"online CPUs belong to no node: {cpu_list(homeless)}")
     crossing = _crossing(nodes, cpu.package_of)
     if crossing:
         found.append(crossing)
     found.extend(_odd_distances(nodes))
     return tuple(found)
+
+
+def doubtful(numa: Numa) -> bool:
+    """Whether the contradictions make socket and node totals unreliable."""
+    return any(NOT_ONLINE not in sentence for sentence in numa.contradictions)
 
 
 def _crossing(nodes: tuple[NumaNode, ...], package_of: Mapping[int, int]) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from k3gate.host.numa import nodes_of_packages
+from k3gate.host.numa import doubtful, nodes_of_packages
 from k3gate.records import Cache, Inventory, NumaNode, State
 from k3gate.units import cpu_list, gib, quantity, significant
 
@@ -76,7 +76,7 @@ def _machine(inventory: Inventory) -> Iterator[str]:
 
 def _processors(inventory: Inventory) -> Iterator[str]:
     cpu = inventory.cpu
-    doubt = " (unreliable: the topology contradicts itself)" if inventory.numa.contradictions else ""
+    doubt = " (unreliable: the topology contradicts itself)" if doubtful(inventory.numa) else ""
     yield _row("model", cpu.model)
     yield _row("architecture", cpu.architecture)
     yield _row("sockets", f"{cpu.sockets}{doubt}" if cpu.sockets else None)
@@ -180,7 +180,10 @@ def _memory(inventory: Inventory) -> Iterator[str]:
 
 
 def _size(value: int | None) -> str | None:
-    return None if value is None else f"{gib(value)} ({quantity(value, 'B')})"
+    if value is None:
+        return None
+    binary = gib(value) if value >= 2**30 else f"{significant(value / 2**20)} MiB"
+    return f"{binary} ({quantity(value, 'B')})"
 
 
 def _limits(inventory: Inventory) -> Iterator[str]:
