@@ -7,12 +7,68 @@ from collections.abc import Iterable
 from attrs import frozen
 
 from k3gate import units
-from k3gate.records import GateResult, Inventory, RunRecord
+from k3gate.records import GateResult, Inventory, RunRecord, RunStatus
 from k3gate.reports import words
-from k3gate.reports.first import STATUS_WORDS, machine_kind
 from k3gate.units import NBSP
 
 UNKNOWN = "unknown"
+STATUS_WORDS = {
+    RunStatus.RUNNING: "still running",
+    RunStatus.COMPLETE: "complete",
+    RunStatus.INTERRUPTED: "interrupted",
+    RunStatus.ABANDONED: "abandoned",
+    RunStatus.STORAGE_FAILED: "cut short because its results could not be stored",
+}
+
+
+def machine_kind(inventory: Inventory) -> tuple[str, bool]:
+    """What kind of machine this is in words, and whether nothing stands between the run and the hardware."""
+    machine, limits = inventory.machine, inventory.limits
+    parts = []
+    if machine.virtual:
+        parts.append(f"virtual machine ({machine.hypervisor or 'hypervisor not named'})")
+    elif machine.virtual is None:
+        parts.append("bare metal or virtual: not known")
+    else:
+        parts.append("bare metal")
+    if machine.wsl:
+        parts.append("WSL")
+    if machine.container:
+        parts.append(f"in a container ({machine.container})")
+    bare = machine.virtual is False and not machine.container
+    held = []
+    if limits.cgroup_memory_bytes is not None:
+        held.append(f"{words.size(limits.cgroup_memory_bytes)} of memory")
+    if limits.cgroup_cpus is not None:
+        held.append(f"{units.significant(limits.cgroup_cpus)} CPUs of time")
+    if limits.cpuset_cpus is not None and inventory.cpu.online and limits.restricted:
+        held.append(f"{len(limits.cpuset_cpus)} of {len(inventory.cpu.online)} CPUs")
+    if limits.restricted or held:
+        parts.append("limited to " + words.listed(held) if held else "limited to a part of the machine")
+        bare = False
+    text = words.capital(", ".join(parts))
+    return (text if bare else f"{text}. Figures are those of what was rented, not of the hardware"), bare
+
+
+def machine_line(inventory: Inventory) -> str:
+    """The machine in one line: sockets, cores, memory, nodes."""
+    cpu, memory = inventory.cpu, inventory.memory
+    sockets, cores = cpu.sockets, cpu.cores
+    parts = []
+    if sockets and cores and cores % sockets == 0 and sockets > 1:
+        parts.append(f"{sockets}{NBSP}×{NBSP}{cores // sockets} cores")
+    elif cores:
+        parts.append(f"{cores} cores" if cores > 1 else "1 core")
+    if cpu.model:
+        parts.append(cpu.model)
+    if memory.total_bytes is not None:
+        parts.append(f"{units.gib(memory.total_bytes, NBSP)} usable memory")
+    if memory.channels and memory.configured_mts:
+        parts.append(f"{memory.channels} channels at {memory.configured_mts:,}{NBSP}MT/s")
+    nodes = len(inventory.numa.nodes)
+    if nodes:
+        parts.append(words.count(nodes, "NUMA node"))
+    return ", ".join(parts) or "unknown"
 
 
 @frozen

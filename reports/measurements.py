@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
-import statistics
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
 from attrs import frozen
 from markupsafe import Markup
 
 from k3gate import units
 from k3gate.metrics import MEMORY_READ, RESIDENCY_BYTES, RESIDENCY_RATE
-from k3gate.records import Metric, RunRecord, Scalar, State
+from k3gate.records import RunRecord, State
 from k3gate.reports import charts, words
 from k3gate.reports.evidence import Index, Link, SampleRow
-from k3gate.reports.unseen import SEEN
+from k3gate.reports.readings import (
+    conditions,
+    ends,
+    half_width,
+    highest,
+    is_local,
+    numa_title,
+    proof_line,
+    range_of,
+    rates_title,
+    residency_title,
+    round_medians,
+    round_step,
+    runs_of,
+    scope_of,
+    signed,
+    split_columns,
+    spread,
+    threads_of,
+    usable,
+)
 from k3gate.units import NBSP
 
-MOST_COLUMNS = 8
 MOST_ROWS = 48
 
 
@@ -123,7 +140,7 @@ class Measurements:
             if row.metric.labels.get("scope") == "node" and not row.outcome.case.startswith("read.4k")
         }
         cells = {key: row for key, row in cells.items() if None not in key}
-        seen = {key: row for key, row in cells.items() if _usable(row.metric)}
+        seen = {key: row for key, row in cells.items() if usable(row.metric)}
         title = "Bandwidth from every node to every node"
         if not seen:
             return self._missing(title, "read.node")
@@ -147,11 +164,11 @@ class Measurements:
             state = words.STATES[row.metric.state] if row is not None else "not run"
             return Cell(state, gap, None, local)
 
-        parts = _split(memories, lambda node: self._socket(node))
+        parts = split_columns(memories, lambda node: self._socket(node))
         matrices = tuple(
             Matrix(
                 caption=f"Bandwidth, GB/s{'' if len(parts) == 1 else f', part {n} of {len(parts)}'}",
-                groups=_runs([self._place(node) for node in part]),
+                groups=runs_of([self._place(node) for node in part]),
                 columns=tuple(f"node {node}" for node in part),
                 rows=tuple(
                     (f"node {cpu}", self._place(cpu, ""), tuple(cell(cpu, memory) for memory in part))
@@ -162,17 +179,17 @@ class Measurements:
             for n, part in enumerate(parts, 1)
         )
         ordered = [row for row in self._reads if row in seen.values()]
-        proofs = _proof_line(ordered)
+        proofs = proof_line(ordered)
         return Figure(
             anchor="fig-numa",
             number=self._number(),
-            title=_numa_title(rates),
+            title=numa_title(rates),
             subtitle=(
                 "All physical cores of one node read from the memory of one node; framed cells are local; "
                 "more ink is more bandwidth; median of the rounds"
             ),
-            source=f"{_conditions(ordered[0].metric)}. {proofs}",
-            links=_ends(ordered),
+            source=f"{conditions(ordered[0].metric)}. {proofs}",
+            links=ends(ordered),
             matrices=matrices,
         )
 
@@ -191,39 +208,39 @@ class Measurements:
     # --- rates -----------------------------------------------------------------------------------------
 
     def _rates(self) -> Figure | Absent:
-        wanted = [row for row in self._reads if _usable(row.metric) and _is_local(row)]
+        wanted = [row for row in self._reads if usable(row.metric) and is_local(row)]
         title = "One core, one node, the whole machine"
         if not wanted:
             return self._missing(title, "read.")
         paper = self._record.inventory.memory.theoretical_bytes_per_s
         top = max(
-            [_high(row.metric) for row in wanted]
-            + ([paper] if paper and any(_scope(r) == "machine" for r in wanted) else [])
+            [highest(row.metric) for row in wanted]
+            + ([paper] if paper and any(scope_of(r) == "machine" for r in wanted) else [])
         )
         place = charts.scale(0, top, end=92)
         order = {"core": 0, "node": 1, "machine": 2}
-        wanted.sort(key=lambda row: order.get(_scope(row), 3))
+        wanted.sort(key=lambda row: order.get(scope_of(row), 3))
         bars = []
         for row in wanted:
             metric = row.metric
             parts = [charts.band(0, place(metric.median or 0), "25%", "50%", "f-data")]
             if metric.interval:
                 parts.append(charts.whisker(place(metric.interval[0]), place(metric.interval[1]), "wi"))
-            if paper and _scope(row) == "machine":
+            if paper and scope_of(row) == "machine":
                 parts.append(charts.vertical(place(paper), "12%", "88%", "target"))
             bars.append(self._row(row, parts))
         best = {
-            scope: max((r.metric.median or 0 for r in wanted if _scope(r) == scope), default=None)
+            scope: max((r.metric.median or 0 for r in wanted if scope_of(r) == scope), default=None)
             for scope in order
         }
         tail = "; upright stroke: paper rate of the machine" if paper and best["machine"] else ""
         return Figure(
             anchor="fig-rates",
             number=self._number(),
-            title=_rates_title(best),
+            title=rates_title(best),
             subtitle=f"Read bandwidth in GB/s from 0; bar: median; whisker: 95 % interval over rounds{tail}",
-            source=f"{_conditions(wanted[-1].metric)}. {_proof_line(wanted)}",
-            links=_ends(wanted),
+            source=f"{conditions(wanted[-1].metric)}. {proof_line(wanted)}",
+            links=ends(wanted),
             head=("Who reads", "Read bandwidth", "GB/s", "95 % interval", "Threads", "State"),
             bars=tuple(bars),
         )
@@ -236,29 +253,29 @@ class Measurements:
             chart=charts.cell(parts),
             figures=(
                 words.rate(metric.median),
-                _range(metric),
-                _threads(metric),
+                range_of(metric),
+                threads_of(metric),
             ),
             link=row.link,
             state=words.STATES[metric.state],
         )
 
     def _rounds(self) -> Figure | Absent:
-        rows = [row for row in self._reads if _usable(row.metric) and row.metric.samples]
+        rows = [row for row in self._reads if usable(row.metric) and row.metric.samples]
         title = "Scatter of the rounds"
         if not rows:
             return self._missing(title, "read.")
         left_out = ""
         if len(rows) > MOST_ROWS:
-            rows = sorted(rows, key=lambda r: (_is_local(r), _spread(r.metric)), reverse=True)[:MOST_ROWS]
+            rows = sorted(rows, key=lambda r: (is_local(r), spread(r.metric)), reverse=True)[:MOST_ROWS]
             left_out = (
                 f" The {MOST_ROWS} of {len(self._reads)} cases shown are the local ones and those that "
                 "scatter most; the others stand under Samples."
             )
-        reach = max(max(_spread(row.metric), _half(row.metric)) for row in rows)
+        reach = max(max(spread(row.metric), half_width(row.metric)) for row in rows)
         reach = max(0.01, reach * 1.08)
         place = charts.scale(1 - reach, 1 + reach, start=2, end=98)
-        step = _round_step(reach)
+        step = round_step(reach)
         marks = [n * step for n in range(-int(reach / step), int(reach / step) + 1)]
         bars = []
         for row in rows:
@@ -280,7 +297,7 @@ class Measurements:
                     chart=charts.cell(parts),
                     figures=(
                         words.rate(metric.median),
-                        f"±{NBSP}{units.significant(_spread(metric) * 100, 2)}{NBSP}%",
+                        f"±{NBSP}{units.significant(spread(metric) * 100, 2)}{NBSP}%",
                         str(len(round_medians(metric))),
                     ),
                     link=row.link,
@@ -292,19 +309,19 @@ class Measurements:
                 charts.text(
                     place(1 + mark),
                     18,
-                    "median" if abs(mark) < 1e-9 else _signed(mark),
+                    "median" if abs(mark) < 1e-9 else signed(mark),
                     style="tb" if abs(mark) < 1e-9 else "",
                     anchor="middle",
                 )
                 for mark in marks
             ]
         )
-        widest = max(rows, key=lambda row: _spread(row.metric))
+        widest = max(rows, key=lambda row: spread(row.metric))
         return Figure(
             anchor="fig-rounds",
             number=self._number(),
             title=(
-                f"Rounds scatter by up to ±{NBSP}{units.significant(_spread(widest.metric) * 100, 2)}{NBSP}% "
+                f"Rounds scatter by up to ±{NBSP}{units.significant(spread(widest.metric) * 100, 2)}{NBSP}% "
                 f"({widest.outcome.title or widest.outcome.case})"
             ),
             subtitle=(
@@ -312,25 +329,23 @@ class Measurements:
                 "band: 95 % interval over rounds. The axis does not start at 0"
             ),
             source=f"A check compares the band with its bound.{left_out}",
-            links=_ends(rows),
+            links=ends(rows),
             head=("Case", "Rounds against their median", "GB/s", "Scatter", "Rounds", "State"),
             axis=axis,
             bars=tuple(bars),
         )
 
     def _pages(self) -> Figure | Absent:
-        small = [
-            row for row in self._reads if row.outcome.case.startswith("read.4k.") and _usable(row.metric)
-        ]
+        small = [row for row in self._reads if row.outcome.case.startswith("read.4k.") and usable(row.metric)]
         if not small:
             return self._missing("Small against large pages", "read.4k.")
         large = {
             row.metric.labels.get("cpu_node"): row
             for row in self._reads
-            if _scope(row) == "node" and _is_local(row) and _usable(row.metric)
+            if scope_of(row) == "node" and is_local(row) and usable(row.metric)
         }
         pairs = [(row, large.get(row.metric.labels.get("cpu_node"))) for row in small]
-        top = max(_high(r.metric) for pair in pairs for r in pair if r is not None)
+        top = max(highest(r.metric) for pair in pairs for r in pair if r is not None)
         place = charts.scale(0, top, end=92)
         bars, ratios = [], []
         for row, other in pairs:
@@ -355,7 +370,7 @@ class Measurements:
                         f"pages of {words.size(metric.labels.get('page_size'))}",
                         sub="",
                         chart=charts.cell(parts),
-                        figures=(words.rate(metric.median), _range(metric), ratio),
+                        figures=(words.rate(metric.median), range_of(metric), ratio),
                         link=shown.link,
                         state=words.STATES[metric.state],
                     )
@@ -373,8 +388,8 @@ class Measurements:
             number=self._number(),
             title=title,
             subtitle="Local read bandwidth of a node in GB/s from 0, by the page size really obtained",
-            source=_proof_line([row for row, _ in pairs]),
-            links=_ends(small),
+            source=proof_line([row for row, _ in pairs]),
+            links=ends(small),
             head=("Node and page size", "Read bandwidth", "GB/s", "95 % interval", "Of large pages", "State"),
             bars=tuple(bars),
         )
@@ -435,174 +450,10 @@ class Measurements:
         return Figure(
             anchor="fig-residency",
             number=self._number(),
-            title=_residency_title(wanted, held, image, inventory.limits.usable_memory_bytes),
+            title=residency_title(wanted, held, image, inventory.limits.usable_memory_bytes),
             subtitle="Memory that was allocated, touched and read back with the right pattern, from 0",
-            source=f"Nodes {labels.get('nodes') or 'not named'}.{touched} {_proof_line([row])}",
+            source=f"Nodes {labels.get('nodes') or 'not named'}.{touched} {proof_line([row])}",
             links=tuple(r.link for r in (row, touch) if r is not None),
             head=("Memory", "Size", "GB", "GiB", "Of wanted", "State"),
             bars=tuple(bars),
         )
-
-
-def _residency_title(wanted: object, held: int, image: bool, usable: int | None) -> str:
-    if isinstance(wanted, int | float) and wanted > 0:
-        if image and held >= wanted:
-            return f"The image of {words.value(float(wanted), 'B')} was held and verified in full"
-        if usable is not None and usable < wanted:
-            return (
-                f"The target wants {words.value(float(wanted), 'B')}; this process may use "
-                f"{words.value(float(usable), 'B')}"
-            )
-    kind = "of the image" if image else "in a small pool, not the image"
-    return f"{words.value(float(held), 'B')} {kind} were held and verified"
-
-
-def round_medians(metric: Metric) -> list[tuple[int, float]]:
-    """(round, median of its samples), by round."""
-    rounds: dict[int, list[float]] = defaultdict(list)
-    for sample in metric.samples:
-        rounds[sample.round].append(sample.value)
-    return [(number, statistics.median(values)) for number, values in sorted(rounds.items())]
-
-
-def _usable(metric: Metric) -> bool:
-    return metric.state in SEEN and metric.median is not None and metric.median > 0
-
-
-def _scope(row: SampleRow) -> str:
-    return str(row.metric.labels.get("scope"))
-
-
-def _is_local(row: SampleRow) -> bool:
-    labels = row.metric.labels
-    remote = labels.get("cpu_node") != labels.get("memory_node") or labels.get("placement") == "remote"
-    return not remote and not row.outcome.case.startswith("read.4k")
-
-
-def _high(metric: Metric) -> float:
-    return max(metric.median or 0.0, metric.interval[1] if metric.interval else 0.0)
-
-
-def _spread(metric: Metric) -> float:
-    """The largest distance of a round's median from the median of all, as a share."""
-    median = metric.median or 1.0
-    return max((abs(value / median - 1) for _, value in round_medians(metric)), default=0.0)
-
-
-def _half(metric: Metric) -> float:
-    if metric.interval is None or not metric.median:
-        return 0.0
-    return max(abs(edge / metric.median - 1) for edge in metric.interval)
-
-
-def _range(metric: Metric) -> str:
-    if metric.interval is None:
-        return "no interval"
-    return "–".join(words.rate(edge) for edge in metric.interval)
-
-
-def _threads(metric: Metric) -> str:
-    threads = metric.labels.get("threads")
-    return f"{threads:,}" if isinstance(threads, int) else "unknown"
-
-
-def _signed(mark: float) -> str:
-    sign = "+" if mark > 0 else units.MINUS
-    return f"{sign}{units.significant(abs(mark) * 100, 2)}{NBSP}%"
-
-
-def _round_step(reach: float) -> float:
-    return next((s for s in (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0) if reach / s < 3.0), 5.0)
-
-
-def _conditions(metric: Metric) -> str:
-    labels = metric.labels
-    parts = []
-    if labels.get("page_size") is not None:
-        parts.append(f"pages of {words.size(labels['page_size'])}")
-    if labels.get("pool_bytes") is not None:
-        pool = f"working set {words.size(labels['pool_bytes'])}"
-        cache = labels.get("cache_bytes")
-        amount = labels["pool_bytes"]
-        if isinstance(cache, int) and cache > 0 and isinstance(amount, int | float):
-            pool += f", {units.significant(amount / cache, 2)} times the last-level caches in play"
-        parts.append(pool)
-    if labels.get("isa"):
-        parts.append(f"{labels.get('kernel', 'read')} kernel, {labels['isa']}")
-    if labels.get("counting"):
-        parts.append(str(labels["counting"]))
-    return words.capital("; ".join(parts)) if parts else "Conditions stand with the samples"
-
-
-def _proof_line(rows: Sequence[SampleRow]) -> str:
-    """Which proofs hold for all rows, which fail or were not seen, by how many."""
-    tally: dict[str, list[bool | None]] = defaultdict(list)
-    for row in rows:
-        for proof in row.metric.proofs:
-            tally[proof.name.replace("_", " ")].append(proof.ok)
-    if not tally:
-        return "No proof is stored with these figures."
-    held = [name for name, seen in tally.items() if all(seen) and len(seen) >= len(rows)]
-    parts = [f"Proven for every case: {words.listed(held)}." if held else ""]
-    for name, seen in tally.items():
-        broken, unknown = sum(ok is False for ok in seen), sum(ok is None for ok in seen)
-        if broken:
-            parts.append(f"{words.capital(name)} failed in {broken} of {len(rows)}.")
-        if unknown:
-            parts.append(f"{words.capital(name)} was not seen in {unknown} of {len(rows)}.")
-        if not broken and not unknown and len(seen) < len(rows):
-            parts.append(f"{words.capital(name)} is proven for {len(seen)} of {len(rows)}.")
-    return " ".join(part for part in parts if part)
-
-
-def _ends(rows: Sequence[SampleRow]) -> tuple[Link, ...]:
-    return (rows[0].link,) if len(rows) == 1 else (rows[0].link, rows[-1].link)
-
-
-def _numa_title(rates: Mapping[tuple[Scalar, Scalar], float]) -> str:
-    local = [rate for (cpu, memory), rate in rates.items() if cpu == memory]
-    remote = [rate for (cpu, memory), rate in rates.items() if cpu != memory]
-    if local and remote:
-        middle = statistics.median(local)
-        loss = 1 - min(remote) / middle
-        if loss <= 0:
-            return "Reading from another node costs no bandwidth"
-        return f"Reading from another node costs up to {words.share(loss, 2)} of the bandwidth"
-    if local:
-        return (
-            f"One node reads its own memory at {words.value(local[0], 'B/s')}; there is no other to read from"
-            if len(local) == 1
-            else f"Local reads reach {words.rate(min(local))} to {words.value(max(local), 'B/s')}"
-        )
-    return f"Reads from another node reach up to {words.value(max(remote), 'B/s')}"
-
-
-def _rates_title(best: dict[str, float | None]) -> str:
-    names = {"core": "one core reads", "node": "a node", "machine": "the whole machine"}
-    parts = [f"{names[scope]} {words.value(rate, 'B/s')}" for scope, rate in best.items() if rate]
-    return words.capital(words.listed(parts)) if parts else "Read bandwidth"
-
-
-def _split(nodes: Sequence[int], socket: Callable[[int], int | None]) -> list[list[int]]:
-    """Columns of each table: all where they are few, else by socket, and never more than eight."""
-    if len(nodes) <= MOST_COLUMNS:
-        return [list(nodes)]
-    groups: dict[object, list[int]] = defaultdict(list)
-    for node in nodes:
-        groups[socket(node)].append(node)
-    parts = []
-    for group in groups.values():
-        pieces = -(-len(group) // MOST_COLUMNS)
-        width = -(-len(group) // pieces)
-        parts += [group[start : start + width] for start in range(0, len(group), width)]
-    return parts
-
-
-def _runs(names: Iterable[str]) -> tuple[tuple[str, int], ...]:
-    runs: list[tuple[str, int]] = []
-    for name in names:
-        if runs and runs[-1][0] == name:
-            runs[-1] = (name, runs[-1][1] + 1)
-        else:
-            runs.append((name, 1))
-    return tuple(runs)

@@ -29,8 +29,10 @@ from k3gate.records import (
 )
 from k3gate.reports import charts, machine, words
 from k3gate.reports.evidence import Index, Link, SampleRow
-from k3gate.reports.first import STATUS_WORDS, decision, first_page
-from k3gate.reports.measurements import Figure, Measurements, round_medians
+from k3gate.reports.first import decision, first_page
+from k3gate.reports.machine import STATUS_WORDS
+from k3gate.reports.measurements import Figure, Measurements
+from k3gate.reports.readings import round_medians
 from k3gate.reports.unseen import Gap, gaps
 from k3gate.units import NBSP
 
