@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import frozen
 from markupsafe import Markup
 
 from k3gate import units
@@ -12,6 +11,7 @@ from k3gate.metrics import MEMORY_READ, RESIDENCY_BYTES, RESIDENCY_RATE
 from k3gate.records import RunRecord, State
 from k3gate.reports import charts, words
 from k3gate.reports.evidence import Index, Link, SampleRow
+from k3gate.reports.figures import Absent, BarRow, Cell, Figure, Matrix
 from k3gate.reports.readings import (
     conditions,
     ends,
@@ -36,66 +36,6 @@ from k3gate.reports.readings import (
 from k3gate.units import NBSP
 
 MOST_ROWS = 48
-
-
-@frozen
-class Cell:
-    """A cell of the matrix. `ink` 6 to 42: the share of colour; `word` stands where there is no number."""
-
-    word: str
-    link: Link | None
-    ink: int | None
-    local: bool
-
-
-@frozen
-class Matrix:
-    """A part of the NUMA matrix: all CPU nodes by some memory nodes."""
-
-    caption: str
-    groups: tuple[tuple[str, int], ...]
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, str, tuple[Cell, ...]], ...]
-    big: bool
-
-
-@frozen
-class BarRow:
-    """A row with a drawing and its figures; `figures` are the cells after the drawing."""
-
-    title: str
-    sub: str
-    chart: Markup
-    figures: tuple[str, ...]
-    link: Link | None
-    state: str = ""
-
-
-@frozen
-class Figure:
-    """A numbered figure. `absent`: one line in its place."""
-
-    anchor: str
-    number: int
-    title: str
-    subtitle: str
-    source: str
-    links: tuple[Link, ...] = ()
-    matrices: tuple[Matrix, ...] = ()
-    head: tuple[str, ...] = ()
-    axis: Markup | None = None
-    bars: tuple[BarRow, ...] = ()
-    facts: tuple[tuple[str, str], ...] = ()
-
-
-@frozen
-class Absent:
-    """A figure that could not be drawn, and why."""
-
-    title: str
-    state: str
-    reason: str
-    link: Link | None
 
 
 class Measurements:

@@ -29,9 +29,10 @@ from k3gate.records import (
 )
 from k3gate.reports import charts, machine, words
 from k3gate.reports.evidence import Index, Link, SampleRow
+from k3gate.reports.figures import Figure
 from k3gate.reports.first import decision, first_page
 from k3gate.reports.machine import STATUS_WORDS
-from k3gate.reports.measurements import Figure, Measurements
+from k3gate.reports.measurements import Measurements
 from k3gate.reports.readings import round_medians
 from k3gate.reports.unseen import Gap, gaps
 from k3gate.units import NBSP
@@ -82,7 +83,10 @@ def render(
     target_text: str,
     earlier: Sequence[Judgement] = (),
 ) -> str:
-    """The page as text. Everything from the record is escaped; an unknown value is a word."""
+    """The page as text. Everything from the record is escaped; an unknown value is a word.
+
+    `earlier`: the other judgements of this run, oldest first; `gate` itself may be among them.
+    """
     index = Index(record, gate)
     found = gaps(record, gate, index)
     measured = Measurements(record, index, first=2)
@@ -110,7 +114,7 @@ def render(
         "provenance": machine.provenance(record, gate),
         "criteria_text": criteria_text,
         "target_text": target_text,
-        "earlier": earlier,
+        "others_judged": [(Verdict(e.verdict), e) for e in earlier if e.evaluated != gate.evaluated],
         "footer": footer(f"k3gate report, run {record.run.id}, {words.date(record.run.started)}"),
         "sample_rounds": sample_rounds,
         "round_values": round_values,

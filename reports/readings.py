@@ -1,4 +1,4 @@
-"""What a metric of a run says in words and numbers: rounds, scatter, conditions, proofs, titles of figures."""
+"""What a metric says in words and numbers: rounds, scatter, conditions, proofs, titles of figures."""
 
 from __future__ import annotations
 

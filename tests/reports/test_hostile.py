@@ -69,8 +69,9 @@ def rendered(sheet: Any, payload: str, *, everything: bool = False) -> str:
     else:
         record = spoil(sheet.record, lambda text: text + payload)
         gate = spoil(sheet.gate, lambda text: text + payload)
+    before = attrs.evolve(gate, evaluated="2026-12-01" + payload)
     return page.render(
-        record, gate, ladder(record, 25e9), criteria_text=payload, target_text=payload, earlier=(gate,)
+        record, gate, ladder(record, 25e9), criteria_text=payload, target_text=payload, earlier=(before, gate)
     )
 
 
