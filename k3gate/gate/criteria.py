@@ -91,6 +91,14 @@ class Criterion:
     settled_by: str | None = None
     machines: int | None = None
 
+    @property
+    def unit(self) -> str | None:
+        """The unit of what is observed: the metric's, "1" for a share of something else, None for a rule."""
+        if self.metric is None:
+            return None
+        declaration = metrics.find(self.metric)
+        return "1" if self.relative_to is not None or declaration is None else declaration.unit
+
     def to_settle(self) -> str:
         """What would give the evidence: a sentence."""
         return f"Run `{self.gathered_by}`." if self.gathered_by.startswith("k3gate ") else self.gathered_by

@@ -81,7 +81,7 @@ def _check(
         observed=judgement.observed,
         interval=judgement.interval,
         bound=judgement.bound,
-        unit=judgement.unit,
+        unit=judgement.unit or entry.unit,
         reason=judgement.reason,
         source=_source(entry),
         remedy=_remedy(entry, judgement),
