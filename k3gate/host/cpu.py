@@ -37,6 +37,10 @@ def read(root: Root, notes: Notes) -> Cpu:
     # Facts come from the first CPU that this process can use: CPU 0 may be off or out of bounds.
     first = sets.usable[0] if sets.usable else None
     identity = processor.read(root, notes, first)
+    if online:
+        notes.seen("cpu.threads", "cpu.online")
+    else:
+        notes.absent("cpu.threads", "cpu.online", "online CPUs are not known")
     siblings = _siblings(root, notes, online)
     packages = _packages(root, notes, online)
     smt = any(len(group) > 1 for group in siblings) if siblings else None

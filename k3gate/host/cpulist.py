@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
 LIMIT = 16_384
 _LONGEST = 128 * 1024
+_WORD = re.compile(r"[0-9a-fA-F]+")
 
 
 @lru_cache(maxsize=4096)
@@ -39,7 +41,7 @@ def parse_mask(text: str, limit: int = LIMIT) -> tuple[int, ...]:
     words = text.split(",")
     bits = 0
     for position, word in enumerate(words):
-        if not word or (len(word) > 8 and len(words) > 1) or not word.isascii() or not word.isalnum():
+        if not _WORD.fullmatch(word) or (len(word) > 8 and len(words) > 1):
             raise ValueError(f"not a word of a CPU mask: {word[:20]!r}")
         # Kernels pad the highest word to the width of the mask only.
         if position and len(word) != 8:

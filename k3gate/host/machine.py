@@ -15,6 +15,7 @@ from k3gate.host.notes import Notes
 from k3gate.records import Cpu, Machine, Memory, Numa, State
 
 _DMI = ("sys/class/dmi/id", "sys/devices/virtual/dmi/id")
+_DEVICE_TREE = "sys/firmware/devicetree/base/model"
 _SALT = b"k3gate machine id 1"
 _FINGERPRINT_VERSION = 1
 # What boards say where their maker has filled in nothing.
@@ -28,10 +29,8 @@ def read(root: Root, notes: Notes, name: str | None) -> Machine:
     """The `Machine` record but for its fingerprint."""
     vendor = _firmware(root, notes, "machine.vendor", "sys_vendor")
     product = _firmware(root, notes, "machine.product", "product_name")
-    if product is None:
-        product = notes.take(
-            "machine.product", root, _device_tree, "sys/firmware/devicetree/base/model"
-        ) or _again(root, notes, "machine.product", "product_name")
+    if product is None and root.exists(_DEVICE_TREE):
+        product = notes.take("machine.product", root, _device_tree, _DEVICE_TREE)
     maker = _firmware(root, notes, "machine.board_vendor", "board_vendor")
     board = _firmware(root, notes, "machine.board", "board_name")
     notes.entries.pop("machine.board_vendor", None)
@@ -91,11 +90,6 @@ def _installed(total: int | None) -> int | None:
 
 def _firmware(root: Root, notes: Notes, field: str, name: str) -> str | None:
     return notes.take(field, root, _named, *(f"{folder}/{name}" for folder in _DMI))
-
-
-def _again(root: Root, notes: Notes, field: str, name: str) -> str | None:
-    """Restores the provenance of the firmware string after a look elsewhere found nothing."""
-    return _firmware(root, notes, field, name)
 
 
 def _named(text: str) -> str:
