@@ -1,0 +1,265 @@
+"""Sustained read bandwidth of memory: one core, each CPU node against each memory node, the whole machine;
+and residency, whether an image of the wanted size can be held.
+
+Cases, planned from the inventory alone:
+
+    read.core.nodeN     one core of node N reads memory of its own node
+    read.nodeC.nodeM    one thread per physical core of node C reads memory of node M
+    read.machine        one thread per physical core, each reads memory of its own node
+    read.4k.nodeN       as read.nodeN.nodeN, with base pages in place of huge ones
+    residency.image     the target's image is allocated, touched and verified; a small pool in short profiles
+
+A figure is bytes loaded / (last end - first start) of all threads, taken over whole passes of a pool that is
+at least four times the last-level caches in play.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from k3gate import metrics
+from k3gate.errors import ProbeError, UsageError
+from k3gate.probes import memory_plan, pools
+from k3gate.probes import working_sets as sets
+from k3gate.probing.contract import Applies, Context, Planned, Reason, SampleToken
+from k3gate.records import Case, Inventory, Metric, MetricDeclaration, Profile, Proof, Scalar, State
+from k3gate.units import exact_bytes
+
+SAMPLE_SECONDS = 0.05
+"""No timed region is shorter; the clock's own resolution is then below 1e-6 of it."""
+SAMPLES = 16
+"""How many samples a round is divided into, where a pass is short enough."""
+LEAST_SAMPLES = 3
+ISA_VARIABLE = "K3GATE_ISA"
+
+
+def forced_isa() -> str | None:
+    """The instruction set that K3GATE_ISA asks for; `UsageError` where this CPU or this build lacks it."""
+    wanted = os.environ.get(ISA_VARIABLE)
+    if not wanted:
+        return None
+    return choose_isa(wanted, "read", UsageError)
+
+
+def choose_isa(wanted: str | None, kernel: str, kind: type[Exception] = ProbeError) -> str:
+    """The instruction set for a kernel: the one that is wanted, else the best that this CPU has."""
+    from k3gate.probes import _native
+
+    built = {row["isa"] for row in _native.kernels() if row["name"] == kernel}
+    here = [isa for isa in _native.supported_isas() if isa in built]
+    if wanted is None:
+        return str(here[0])
+    if wanted not in here:
+        raise kind(
+            f"{ISA_VARIABLE}={wanted[:40]!r}: this CPU cannot run {kernel} so; it has {', '.join(here)}"
+        )
+    return wanted
+
+
+class MemoryProbe:
+    """Read bandwidth and residency. See the module's text for the cases."""
+
+    name = "memory"
+    title = "Memory: read bandwidth by node, and whether the image fits"
+    metrics: Sequence[MetricDeclaration] = (
+        metrics.MEMORY_READ,
+        metrics.RESIDENCY_BYTES,
+        metrics.RESIDENCY_RATE,
+    )
+
+    def applies(self, inventory: Inventory) -> Applies | Reason:
+        """Needs a CPU that may be used and a node that has memory."""
+        if not sets.usable_cpus(inventory):
+            return Reason(State.NOT_PRESENT, "no CPU is known to be online and allowed to this process")
+        if not inventory.numa.nodes:
+            return Reason(State.NOT_PRESENT, "no memory node is known")
+        return Applies()
+
+    def cases(self, inventory: Inventory, profile: Profile) -> Planned:
+        """Raises `UsageError` for a working set that fits in caches, or a lacking instruction set."""
+        return memory_plan.plan(self.name, inventory, profile, forced_isa())
+
+    def run(self, case: Case, context: Context) -> Iterator[Metric]:
+        """One round of a case."""
+        if case.name == "residency.image":
+            yield from _residency(case, context)
+        else:
+            yield _read(case, context)
+
+
+def _team(context: Context, cpus: Sequence[int]) -> Any:
+    return context.share(f"team:{','.join(map(str, cpus))}", lambda: pools.make_team(cpus))
+
+
+def _pool(context: Context, spec: dict[str, Any]) -> pools.FilledPool:
+    """The pool of a specification, built once per worker and kept for the other cases of the group."""
+    touching = spec["touch"]
+    # The team is shared too, and must not be built within `build`, or its time would be booked twice.
+    team = _team(context, touching)
+    return context.share(
+        f"pool:{spec['node']}:{spec['pages']}:{spec['bytes']}",
+        lambda: pools.build(
+            spec["bytes"], spec["pages"], spec["bind"], touching, team, heartbeat=context.heartbeat
+        ),
+        pools.FilledPool.close,
+    )
+
+
+def _read(case: Case, context: Context) -> Metric:
+    """`parameters`: kernel, isa (None: the best), pools, and of each pool the CPUs that read it."""
+    parameters = case.parameters
+    kernel = str(parameters["kernel"])
+    isa = choose_isa(parameters["isa"], kernel)
+    filled = [_pool(context, spec) for spec in parameters["pools"]]
+    readers: list[list[int]] = [list(cpus) for cpus in parameters["readers"]]
+    cpus = [cpu for group in readers for cpu in group]
+    team = _team(context, cpus)
+    parts = [[part] for pool, group in zip(filled, readers, strict=True) for part in pool.parts(len(group))]
+    before = pools.placement(filled)
+    watch = pools.PinWatch(team)
+    sums = pools.Checksums(parts)
+    samples = _samples(context, team, kernel, isa, parts, watch, sums)
+    after = pools.placement(filled)
+    size, size_proof = pools.page_size(filled)
+
+    total = sum(pool.bytes for pool in filled)
+    caches = case.labels["cache_bytes"]
+    proofs = [
+        before if before.ok is not True else after,
+        size_proof,
+        watch.proof(),
+        sums.proof(),
+        _working_set_proof(total, caches if isinstance(caches, int) else None),
+    ]
+    traffic = next(row for row in pools.kernel_table() if (row["name"], row["isa"]) == (kernel, isa))
+    labels: dict[str, Scalar] = {
+        **case.labels,
+        "page_size": size,
+        "pool_bytes": total,
+        "isa": isa,
+        "stores": traffic["stores"],
+        "counting": traffic["counting"],
+    }
+    state, reason = _state(proofs)
+    return context.metric(metrics.MEMORY_READ, samples, labels, proofs, state, reason)
+
+
+def _samples(
+    context: Context,
+    team: Any,
+    kernel: str,
+    isa: str,
+    parts: list[list[pools.Part]],
+    watch: pools.PinWatch,
+    sums: pools.Checksums,
+) -> list[SampleToken]:
+    """Timed regions of whole passes until the time of this round is used, after one pass to warm up."""
+    per_word = next(
+        row["counted_bytes_per_word"]
+        for row in pools.kernel_table()
+        if (row["name"], row["isa"]) == (kernel, isa)
+    )
+    region = team.run(kernel, isa, parts, 1)
+    context.setup(region.seconds)
+    goal = max(1.2 * SAMPLE_SECONDS, context.seconds / SAMPLES)
+    passes = max(1, round(goal / max(region.seconds, 1e-6)))
+    samples: list[SampleToken] = []
+    spent = 0.0
+    while len(samples) < LEAST_SAMPLES or spent + region.seconds <= context.seconds:
+        region = team.run(kernel, isa, parts, passes)
+        context.heartbeat("reading")
+        if region.seconds < SAMPLE_SECONDS:
+            # The warm-up was slower than what follows: more passes, and this one counts as warm-up too.
+            passes = max(passes + 1, math.ceil(passes * 1.2 * SAMPLE_SECONDS / max(region.seconds, 1e-6)))
+            context.setup(region.seconds)
+            continue
+        watch.see(region)
+        sums.see(region, passes)
+        counted = sum(thread.bytes for thread in region.threads) / 8 * per_word
+        samples.append(context.sample(counted / region.seconds, region.seconds))
+        spent += region.seconds
+    return samples
+
+
+def _working_set_proof(total: int, caches: int | None) -> Proof:
+    if caches is None:
+        return Proof("working_set", None, f"{exact_bytes(total)}; the cache sizes are unknown")
+    detail = (
+        f"{exact_bytes(total)}, {total / caches:.1f} x the {exact_bytes(caches)} of last-level caches in play"
+    )
+    return Proof("working_set", total >= sets.CACHE_FACTOR * caches, detail)
+
+
+def _state(proofs: Sequence[Proof]) -> tuple[State, str | None]:
+    """A proof that fails makes the figure fail; one that could not be taken leaves it, with a word."""
+    failed = [proof for proof in proofs if proof.ok is False and proof.name != "page_size"]
+    if failed:
+        return State.FAILED, "; ".join(f"{proof.name}: {proof.detail}" for proof in failed)
+    unknown = [proof for proof in proofs if proof.ok is not True]
+    if unknown:
+        return State.OK, "; ".join(
+            f"{proof.name.replace('_', ' ')} {'unknown' if proof.ok is None else 'mixed'}: {proof.detail}"
+            for proof in unknown
+        )
+    return State.OK, None
+
+
+def _residency(case: Case, context: Context) -> Iterator[Metric]:
+    """Allocate on every node, touch in parallel, read the pattern back. What was reached is the figure."""
+    parameters = case.parameters
+    cpus: list[int] = list(parameters["cpus"])
+    team = _team(context, cpus)
+    watch = pools.PinWatch(team)
+    held: list[tuple[pools.FilledPool, Sequence[int]]] = []
+    trouble: str | None = None
+    try:
+        for spec in parameters["pools"]:
+            pools.check_available(spec["bytes"], spec["pages"])
+            try:
+                held.append((pools.allocate(spec["bytes"], spec["pages"], spec["bind"]), spec["touch"]))
+            except OSError as error:
+                what = f"node {spec['node']}: {exact_bytes(spec['bytes'])} refused"
+                trouble = f"{what}: {pools.error_text(error.errno or 0)}"
+                break
+        touch_seconds, failed = pools.touch(team, held, context.heartbeat)
+        if failed and trouble is None:
+            trouble = f"touching: {pools.error_text(failed)}"
+        yield from _residency_metrics(case, context, team, watch, held, touch_seconds, trouble)
+    finally:
+        for pool, _ in held:
+            pool.close()
+
+
+def _residency_metrics(
+    case: Case,
+    context: Context,
+    team: Any,
+    watch: pools.PinWatch,
+    held: list[tuple[pools.FilledPool, Sequence[int]]],
+    touch_seconds: float,
+    trouble: str | None,
+) -> Iterator[Metric]:
+    touched = sum(size for pool, _ in held for _, size in pool.filled)
+    rate = [context.sample(touched / touch_seconds, touch_seconds)] if touched and touch_seconds > 0 else []
+    verify_seconds, right, wrong = pools.verify(team, held, context.heartbeat)
+    verified = context.sample(float(right), verify_seconds)
+    filled = [pool for pool, _ in held]
+    context.heartbeat("proving the placement")
+    size, size_proof = pools.page_size(filled)
+    checksum = Proof("checksum", wrong == 0, f"{right} bytes hold their pattern, {wrong} words do not")
+    if not touched:
+        checksum = Proof("checksum", None, "nothing was touched")
+    proofs = [pools.placement(filled) if touched else Proof("placement", None, "nothing was touched")]
+    proofs += [size_proof, watch.proof(), checksum]
+    state, reason = _state(proofs)
+    note = case.parameters["note"]
+    if trouble:
+        state, reason = State.FAILED, f"{exact_bytes(right)} held and verified, then {trouble}"
+    elif state is State.OK:
+        reason = "; ".join(text for text in (note, reason) if text) or None
+    labels: dict[str, Scalar] = {**case.labels, "page_size": size}
+    yield context.metric(metrics.RESIDENCY_BYTES, [verified], labels, proofs, state, reason)
+    yield context.metric(metrics.RESIDENCY_RATE, rate, labels, proofs, state, reason)
