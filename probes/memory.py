@@ -188,7 +188,8 @@ def _working_set_proof(total: int, caches: int | None) -> Proof:
     if caches is None:
         return Proof("working_set", None, f"{exact_bytes(total)}; the cache sizes are unknown")
     detail = (
-        f"{exact_bytes(total)}, {total / caches:.1f} x the {exact_bytes(caches)} of last-level caches in play"
+        f"{sets.megabytes(total)}, {total / caches:.1f} x the {sets.megabytes(caches)} of last-level "
+        "caches in play"
     )
     return Proof("working_set", total >= sets.CACHE_FACTOR * caches, detail)
 

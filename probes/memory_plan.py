@@ -278,7 +278,7 @@ class _Planner:
             setups.append(setup)
         fixed = rounds * (sum(setups) + WORKER_SECONDS * len(first)) + sum(one.seconds for one in residency)
         share = (0.8 * self.profile.seconds - fixed) / max(1, rounds * len(reads))
-        most = min(20.0, max(1.0, self.profile.seconds / 45))
+        most = min(10.0, max(1.0, self.profile.seconds / 45))
         seconds = min(most, max(0.4, share))
         timed = [
             attrs.evolve(
