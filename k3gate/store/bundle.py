@@ -1,0 +1,265 @@
+"""A run as one file that travels: a zip of JSON documents and artifacts, each with its size and SHA-256.
+
+A bundle may come from a stranger. Nothing in it is executed, no name in it becomes a path, and every size is
+checked before and while it is read. Members:
+
+    manifest.json         {"format", "k3gate", "run", "members": {name: {"bytes", "sha256"}}}
+    run.json              the run record, its subjects, evidence and waivers
+    evaluations.json      each judgement with the texts of its criteria and target
+    artifacts/NNNN        what the workers printed; run.json says of which case
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from k3gate import __version__
+from k3gate.documents import canonical, plain, structure
+from k3gate.errors import StorageError, UsageError
+from k3gate.records import RunRecord, RunStatus
+from k3gate.store import Artifact, insert_artifact, judgements, processes, rows
+from k3gate.store.database import Statements
+
+if TYPE_CHECKING:
+    from k3gate.store import Store
+
+FORMAT = 1
+MEMBERS = 10_000
+MEMBER_BYTES = 2**28
+TOTAL_BYTES = 2**30
+BUNDLE_BYTES = 2**30
+_DOCUMENTS = ("run.json", "evaluations.json")
+_ARTIFACT = re.compile(r"artifacts/\d{4}")
+
+
+def export_run(store: Store, run_id: str, path: Path) -> None:
+    """Write a run to `path`, whole or not at all; raises `UsageError` where that place is taken or refused."""
+    if path.exists() and not zipfile.is_zipfile(path):
+        raise UsageError(f"cannot write {path}: it is there and is no bundle; name another file with -o")
+    members = _members(store, run_id)
+    manifest = {
+        "format": FORMAT,
+        "k3gate": __version__,
+        "run": run_id,
+        "members": {
+            name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            for name, data in members.items()
+        },
+    }
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".k3gate-", suffix=".part")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}; choose another place with -o") from error
+    try:
+        with open(handle, "wb") as file:
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+                for name, data in {"manifest.json": _json(manifest), **members}.items():
+                    # A fixed stamp: the same run gives the same bytes.
+                    archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), data, zipfile.ZIP_DEFLATED)
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(temporary).chmod(0o666 & ~umask)
+        Path(temporary).replace(path)
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror}; free some space, or use -o") from error
+    finally:
+        with contextlib.suppress(OSError):
+            Path(temporary).unlink(missing_ok=True)
+
+
+def _members(store: Store, run_id: str) -> dict[str, bytes]:
+    record = store.load(run_id)
+    artifacts = store.artifacts(run_id)
+    document = {
+        "record": plain(record),
+        "subjects": [list(subject) for subject in store.subjects(run_id)],
+        "artifacts": [
+            {
+                "member": f"artifacts/{number:04d}",
+                "probe": one.probe,
+                "case": one.case,
+                "name": one.name,
+                "size": one.size,
+                "note": one.note,
+            }
+            for number, one in enumerate(artifacts)
+        ],
+    }
+    evaluations = [store.stored_evaluation(one.id) for one in store.evaluations(run_id)]
+    return {
+        "run.json": _json(document),
+        "evaluations.json": _json([plain(one) for one in evaluations]),
+        **{f"artifacts/{number:04d}": one.data for number, one in enumerate(artifacts)},
+    }
+
+
+def _json(document: Any) -> bytes:
+    return canonical(document).encode("utf-8", "surrogatepass")
+
+
+def import_bundle(store: Store, path: Path) -> str:
+    """Check a bundle and add its run in one transaction; returns the run's id.
+
+    The same run twice changes nothing. Raises `UsageError` with one line for a file that is no bundle, is
+    damaged, is too large, or holds another run under an id that the store knows.
+    """
+    members = _read(path)
+    try:
+        document = _load(members["run.json"])
+        record = structure(document["record"], RunRecord)
+        evaluations = structure(_load(members["evaluations.json"]), tuple[judgements.StoredEvaluation, ...])
+        artifacts = [_artifact(one, members) for one in document["artifacts"]]
+        subjects = [(str(one[0]), str(one[1])) for one in document["subjects"]]
+        for outcome in record.outcomes:
+            rows.check_finite(outcome)
+    except (KeyError, TypeError, ValueError, IndexError, RecursionError) as error:
+        raise _refuse(path, f"its content is no run ({' '.join(str(error).split())[:200]})") from error
+    run = record.run
+    if not re.fullmatch(r"[a-z0-9]{8}", run.id):
+        raise _refuse(path, "its run has no id of ours")
+    if any(one.result.run != run.id for one in evaluations) or any(w.run != run.id for w in record.waivers):
+        raise _refuse(path, "it judges another run than it holds")
+
+    def work(at: Statements) -> None:
+        if at.rows("SELECT 1 FROM run WHERE id = :id", id=run.id):
+            _merge(at, record, evaluations, path)
+            return
+        status = RunStatus.ABANDONED if run.status is RunStatus.RUNNING else run.status
+        nobody = processes.Writer(None, None, None, None)
+        rows.insert_run(at, run, record.inventory, nobody)
+        if status is not run.status:
+            at.rows("UPDATE run SET status = :status WHERE id = :id", status=status.value, id=run.id)
+        for outcome in record.outcomes:
+            rows.save_outcome(at, run.id, outcome, None)
+        for subject, kind in subjects:
+            judgements.add_subject(at, run.id, subject, kind)
+        for artifact in artifacts:
+            insert_artifact(at, run.id, artifact)
+        _add_judgements(at, record, evaluations)
+
+    store.transaction(work)
+    return run.id
+
+
+def _merge(
+    at: Statements, record: RunRecord, evaluations: tuple[judgements.StoredEvaluation, ...], path: Path
+) -> None:
+    """Add the judgements that the store lacks to a run that it has; another run of this id is refused."""
+    run, inventory = rows.read_run(at, record.run.id)
+    outcomes = rows.read_outcomes(at, run.id)
+    if (run, inventory, outcomes) != (record.run, record.inventory, record.outcomes):
+        raise UsageError(
+            f"cannot import {path}: the store holds another run with the id {run.id}; import it into another --store"
+        )
+    _add_judgements(at, record, evaluations)
+
+
+def _add_judgements(
+    at: Statements, record: RunRecord, evaluations: tuple[judgements.StoredEvaluation, ...]
+) -> None:
+    known = {
+        row[0] for row in at.rows("SELECT digest FROM evaluation WHERE run_id = :run", run=record.run.id)
+    }
+    for one in evaluations:
+        if judgements.evaluation_digest(one.result, one.criteria_text, one.target_text) not in known:
+            judgements.add_evaluation(at, one.result, one.criteria_text, one.target_text)
+    for waiver in record.waivers:
+        judgements.add_waiver(at, waiver)
+    for evidence in record.evidence:
+        judgements.add_evidence(at, evidence)
+
+
+def _artifact(document: dict[str, Any], members: dict[str, bytes]) -> Artifact:
+    text = [document["probe"], document["case"], document["name"], document["note"]]
+    if not all(one is None or isinstance(one, str) for one in text) or not isinstance(document["size"], int):
+        raise ValueError("an artifact's labels are no text")
+    return Artifact(
+        document["probe"],
+        document["case"],
+        str(document["name"]),
+        members[document["member"]],
+        document["size"],
+        document["note"],
+    )
+
+
+def _read(path: Path) -> dict[str, bytes]:
+    """All members of a bundle, checked against its manifest."""
+    try:
+        if path.stat().st_size > BUNDLE_BYTES:
+            raise _refuse(path, f"it is larger than {BUNDLE_BYTES} bytes")
+        with zipfile.ZipFile(path) as archive:
+            infos = archive.infolist()
+            names = [info.filename for info in infos]
+            if len(infos) > MEMBERS or len(set(names)) < len(names):
+                raise _refuse(path, "it has too many members, or two of one name")
+            strange = [
+                n for n in names if not (n in ("manifest.json", *_DOCUMENTS) or _ARTIFACT.fullmatch(n))
+            ]
+            if strange:
+                raise _refuse(path, f"it holds {strange[0][:60]!r}, which is no part of a bundle")
+            if sum(info.file_size for info in infos) > TOTAL_BYTES:
+                raise _refuse(path, f"it unpacks to more than {TOTAL_BYTES} bytes")
+            members = {info.filename: _member(archive, info, path) for info in infos}
+    except FileNotFoundError:
+        raise UsageError(f"cannot import {path}: there is no such file") from None
+    except OSError as error:
+        raise _refuse(path, error.strerror or "it cannot be read") from error
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
+        raise _refuse(path, "it is no bundle, or is damaged") from error
+    except Exception as error:
+        # zlib.error and its kind have no common base with the above.
+        if isinstance(error, UsageError):
+            raise
+        raise _refuse(path, "it is damaged") from error
+    _check(path, members)
+    return members
+
+
+def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> bytes:
+    if info.file_size > MEMBER_BYTES:
+        raise _refuse(path, f"its {info.filename} unpacks to more than {MEMBER_BYTES} bytes")
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or info.flag_bits & 1:
+        raise _refuse(path, f"its {info.filename} is packed in a way that bundles are not")
+    with archive.open(info) as file:
+        # The declared size is the stranger's word: one byte more is asked for than it allows.
+        data = file.read(info.file_size + 1)
+    if len(data) != info.file_size:
+        raise _refuse(path, f"its {info.filename} is not of its declared size")
+    return data
+
+
+def _check(path: Path, members: dict[str, bytes]) -> None:
+    try:
+        manifest = _load(members.pop("manifest.json"))
+        form, listed = manifest["format"], manifest["members"]
+        if form != FORMAT:
+            raise _refuse(path, f"its format is {form!r:.40}, this k3gate reads {FORMAT}: upgrade k3gate")
+        sums = {name: (entry["bytes"], entry["sha256"]) for name, entry in listed.items()}
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        raise _refuse(path, "it has no readable manifest") from error
+    found = {name: (len(data), hashlib.sha256(data).hexdigest()) for name, data in members.items()}
+    for name in (*_DOCUMENTS, *sums, *found):
+        if found.get(name) != sums.get(name) or name not in found:
+            raise _refuse(path, f"its {name[:60]} does not agree with the manifest: fetch the bundle again")
+
+
+def _load(data: bytes) -> Any:
+    def refuse(constant: str) -> float:
+        raise ValueError(f"{constant} is no JSON number")
+
+    return json.loads(data.decode("utf-8"), parse_constant=refuse)
+
+
+def _refuse(path: Path, why: str) -> UsageError:
+    return UsageError(f"cannot import {path}: {why}")
