@@ -1,0 +1,253 @@
+"""The memory probe run for real on small pools of this machine, in a fake context that only keeps books."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from k3gate.errors import ProbeError
+from k3gate.probes import _native, pools
+from k3gate.probes.memory import MemoryProbe
+from k3gate.probing.contract import SampleToken
+from k3gate.records import Case, Inventory, Metric, NumaNode, Profile, Sample, State
+
+
+class FakeContext:
+    """Stands in for a worker's context: shares and stamps, sends nothing."""
+
+    def __init__(self, inventory: Inventory, seconds: float = 0.2) -> None:
+        self.round, self.seconds, self.inventory = 0, seconds, inventory
+        self.shared: dict[str, Any] = {}
+        self.releases: list[tuple[Any, Any]] = []
+        self.timed: list[float] = []
+        self.booked = 0.0
+
+    def share(self, key, build, release=None):
+        if key not in self.shared:
+            self.shared[key] = build()
+            if release is not None:
+                self.releases.append((release, self.shared[key]))
+        return self.shared[key]
+
+    def sample(self, value: float, timed_seconds: float) -> SampleToken:
+        self.timed.append(timed_seconds)
+        return SampleToken(value, time.monotonic())
+
+    def metric(self, declaration, samples, labels, proofs=(), state=State.OK, reason=None) -> Metric:
+        taken = tuple(Sample(one.value, self.round, os.getpid(), one.start_s) for one in samples)
+        name, unit, better = declaration.name, declaration.unit, declaration.better
+        return Metric(name, unit, better, labels, taken, None, None, state, reason, tuple(proofs))
+
+    def heartbeat(self, note: str = "") -> None:
+        pass
+
+    def setup(self, seconds: float) -> None:
+        self.booked += seconds
+
+    def close(self) -> None:
+        for release, thing in self.releases:
+            release(thing)
+
+
+SMALL = 8 << 20
+
+
+def _inventory(make_inventory) -> Inventory:
+    """The synthetic guest with the CPUs of this machine, all in node 0."""
+    cpus = tuple(_native.allowed_cpus()[:2])
+    inventory = make_inventory("vm", cpu={"online": cpus, "allowed": cpus, "siblings": ()})
+    memory = inventory.memory.total_bytes
+    numa = attrs.evolve(inventory.numa, nodes=(NumaNode(0, cpus, memory, memory // 2, "dram", {0: 10}),))
+    return attrs.evolve(inventory, numa=numa)
+
+
+def _small(case: Case) -> Case:
+    specs = [{**spec, "bytes": SMALL} for spec in case.parameters["pools"]]
+    return attrs.evolve(case, parameters={**case.parameters, "pools": specs})
+
+
+def _run(make_inventory, name: str, context: FakeContext | None = None) -> list[Metric]:
+    inventory = _inventory(make_inventory)
+    cases = MemoryProbe().cases(inventory, Profile("quick", 180.0)).cases
+    case = _small(next(one for one in cases if one.name == name))
+    own = context or FakeContext(inventory)
+    try:
+        return list(MemoryProbe().run(case, own))
+    finally:
+        own.close()
+
+
+@pytest.fixture
+def context(make_inventory) -> Iterator[FakeContext]:
+    yield FakeContext(_inventory(make_inventory))
+
+
+READS = ("read.core.node0", "read.node0.node0", "read.machine", "read.4k.node0")
+
+
+@pytest.mark.case("BW-04")
+@pytest.mark.parametrize("name", READS)
+def test_bw_04_every_figure_carries_kernel_stores_and_counting(make_inventory, name: str) -> None:
+    [metric] = _run(make_inventory, name)
+    assert metric.labels["kernel"] == "read"
+    assert metric.labels["stores"] == "none"
+    assert metric.labels["counting"] == "bus bytes = counted bytes: loads only"
+    assert metric.labels["isa"] in _native.supported_isas()
+    assert {"cpu_node", "memory_node", "scope", "placement", "threads", "page_size"} <= set(metric.labels)
+    assert [proof.name for proof in metric.proofs] == [
+        "placement",
+        "page_size",
+        "pinned",
+        "checksum",
+        "working_set",
+    ]
+    proofs = {proof.name: proof.ok for proof in metric.proofs}
+    assert proofs["pinned"] is True
+    assert proofs["checksum"] is True
+    if name == "read.4k.node0":
+        assert metric.labels["page_size"] == os.sysconf("SC_PAGESIZE")
+
+
+def test_samples_are_long_enough_and_warm_up_is_booked_as_set_up(make_inventory, context) -> None:
+    [metric] = _run(make_inventory, "read.node0.node0", context)
+    assert len(metric.samples) >= 3
+    assert min(context.timed) >= 0.05
+    assert context.booked > 0
+    assert all(sample.value > 0 for sample in metric.samples)
+
+
+@pytest.mark.case("BW-03")
+def test_bw_03_a_pool_that_sits_in_the_cache_disproves_its_figure(make_inventory) -> None:
+    [metric] = _run(make_inventory, "read.node0.node0")
+    working_set = next(proof for proof in metric.proofs if proof.name == "working_set")
+    assert working_set.ok is False
+    assert metric.state is State.FAILED
+    assert "33.6 MB of last-level" in (metric.reason or "")
+
+
+def test_a_wrong_checksum_fails_the_figure(make_inventory, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = pools.pattern_sum
+    monkeypatch.setattr(pools, "pattern_sum", lambda part: honest(part) + 1)
+    [metric] = _run(make_inventory, "read.core.node0")
+    assert metric.state is State.FAILED
+    assert "wrong sum" in (metric.reason or "")
+
+
+def test_pages_on_another_node_fail_the_figure(make_inventory, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = pools.allocate
+
+    def elsewhere(size: int, pages: str, node: int | None) -> pools.FilledPool:
+        filled = honest(size, pages, None)
+        filled.node = 7
+        return filled
+
+    monkeypatch.setattr(pools, "allocate", elsewhere)
+    [metric] = _run(make_inventory, "read.core.node0")
+    assert metric.state is State.FAILED
+    assert "wanted on node 7" in (metric.reason or "")
+
+
+def test_the_pool_is_held_and_verified_and_its_touch_timed(make_inventory) -> None:
+    held, rate = _run(make_inventory, "residency.image")
+    assert held.name == "memory.residency.bytes"
+    assert [sample.value for sample in held.samples] == [SMALL]
+    assert held.labels["memory"] == "pool"
+    assert "not the image" in (held.reason or "")
+    assert rate.samples[0].value > 0
+
+
+def test_refused_memory_says_errno_and_what_was_reached(make_inventory, monkeypatch) -> None:
+    monkeypatch.setattr(pools, "check_available", lambda size, pages: None)
+    inventory = _inventory(make_inventory)
+    cases = MemoryProbe().cases(inventory, Profile("quick", 180.0)).cases
+    case = next(one for one in cases if one.name == "residency.image")
+    spec = case.parameters["pools"][0]
+    specs = [{**spec, "bytes": SMALL}, {**spec, "bytes": 1 << 55}]
+    case = attrs.evolve(case, parameters={**case.parameters, "pools": specs})
+    held, _ = list(MemoryProbe().run(case, FakeContext(inventory)))
+    assert held.state is State.FAILED
+    assert "ENOMEM" in (held.reason or "")
+    assert [sample.value for sample in held.samples] == [SMALL]
+
+
+def test_memory_that_went_since_planning_is_refused_before_it_is_touched() -> None:
+    available = pools.available_bytes()
+    assert available is not None
+    with pytest.raises(ProbeError, match="available now"):
+        pools.check_available(2 * available, "small")
+
+
+def test_a_plan_for_an_instruction_set_that_the_worker_lacks_fails_in_words(make_inventory) -> None:
+    inventory = _inventory(make_inventory)
+    cases = MemoryProbe().cases(inventory, Profile("quick", 180.0)).cases
+    case = _small(cases[0])
+    case = attrs.evolve(case, parameters={**case.parameters, "isa": "avx4096"})
+    with pytest.raises(ProbeError, match="avx4096"):
+        list(MemoryProbe().run(case, FakeContext(inventory)))
+
+
+# A real refusal by the kernel, in a process of its own: a seccomp filter that answers EPERM.
+REFUSING = """
+import ctypes, json, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def refuse(numbers):
+    code = [(0x20, 0, 0, 0)]
+    for left, number in zip(range(len(numbers), 0, -1), numbers):
+        code.append((0x15, left, 0, number))
+    code += [(0x06, 0, 0, 0x7FFF0000), (0x06, 0, 0, 0x00050000 | 1)]
+    raw = b"".join(struct.pack("HBBI", *one) for one in code)
+    buffer = ctypes.create_string_buffer(raw)
+    program = struct.pack("HxxxxxxP", len(code), ctypes.addressof(buffer))
+    assert libc.prctl(38, 1, 0, 0, 0) == 0
+    assert libc.prctl(22, 2, program, 0, 0) == 0, ctypes.get_errno()
+refuse([int(one) for one in sys.argv[1].split(",")])
+from k3gate.probes import _native, pools
+cpu = _native.allowed_cpus()[0]
+filled = pools.build(4 << 20, "small", 0, [cpu], _native.Team([cpu]), lambda note: None)
+proof = pools.placement([filled])
+print(json.dumps([proof.ok, proof.detail]))
+"""
+NUMBERS = {"x86_64": {"mbind": 237, "move_pages": 279}, "aarch64": {"mbind": 235, "move_pages": 239}}
+
+
+@pytest.mark.case("TOP-16")
+@pytest.mark.parametrize("calls", [("mbind",), ("move_pages",), ("mbind", "move_pages")])
+def test_top_16_refused_policy_calls_leave_placement_unknown(
+    calls: tuple[str, ...], repository: Path
+) -> None:
+    numbers = NUMBERS.get(os.uname().machine)
+    if numbers is None:
+        pytest.skip("no system call numbers are known for this architecture")
+    refused = ",".join(str(numbers[call]) for call in calls)
+    command = [sys.executable, "-c", REFUSING, refused]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=repository)
+    assert ran.returncode == 0, ran.stderr
+    ok, detail = json.loads(ran.stdout)
+    assert ok is None
+    assert f"{calls[0]} refused, EPERM" in detail
+    assert "SYS_NICE" in detail
+
+
+@pytest.mark.case("TOP-16")
+def test_top_16_unknown_placement_is_said_on_the_figure(make_inventory, monkeypatch) -> None:
+    honest = pools.allocate
+
+    def unbound(size: int, pages: str, node: int | None) -> pools.FilledPool:
+        filled = honest(size, pages, None)
+        filled.node, filled.bind_error = node, 1
+        return filled
+
+    monkeypatch.setattr(pools, "allocate", unbound)
+    monkeypatch.setattr("k3gate.probes.working_sets.CACHE_FACTOR", 0)
+    [metric] = _run(make_inventory, "read.node0.node0")
+    assert metric.proofs[0].ok is None
+    assert (metric.reason or "").startswith("placement unknown: mbind refused")
