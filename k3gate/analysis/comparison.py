@@ -22,7 +22,7 @@ from k3gate.units import significant
 
 CONFIDENCE = 0.99
 MINIMUM_EFFECT = 0.05
-DRIFT = 0.015
+DRIFT = 0.01
 """Standard deviation of the logarithm of a rate between two runs of one machine, beyond the scatter of its
 rounds. Ours: it keeps a real loss of 10 % visible wherever a metric's own interval is under +-5 %."""
 

@@ -191,7 +191,10 @@ def text(plan: Plan) -> str:
 
 
 def _ask(probe: Probe, inventory: Inventory, profile: Profile) -> Planned | Outcome:
-    """The cases of a probe, or the outcome that says why there are none. Its code may be a stranger's."""
+    """The cases of a probe, or the outcome that says why there are none. Its code may be a stranger's.
+
+    A `UsageError` is the probe's word on what the user asked for, and goes on to the user.
+    """
     try:
         applies = probe.applies(inventory)
         if isinstance(applies, Reason):
@@ -202,6 +205,8 @@ def _ask(probe: Probe, inventory: Inventory, profile: Profile) -> Planned | Outc
         if len(set(names)) < len(names):
             raise ValueError("two of its cases have one name")
         return Planned(checked, tuple(planned.left_out))
+    except UsageError:
+        raise
     except Exception as error:
         return _refusal(probe, State.FAILED, f"its planning failed: {one_line(error)}")
 

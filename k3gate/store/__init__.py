@@ -152,7 +152,8 @@ class Store:
         """Keep what a worker printed, its first MiB; `case` is (probe, case)."""
         cut = len(data) > ARTIFACT_BYTES
         note = f"cut to the first {ARTIFACT_BYTES} of {len(data)} bytes" if cut else None
-        one = Artifact(*(case or (None, None)), name, data[:ARTIFACT_BYTES], len(data), note)
+        probe, case_name = case or (None, None)
+        one = Artifact(probe, case_name, name, data[:ARTIFACT_BYTES], len(data), note)
         self._database.write(lambda at: insert_artifact(at, run_id, one))
 
     def artifacts(self, run_id: str) -> list[Artifact]:

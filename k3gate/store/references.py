@@ -41,7 +41,11 @@ def read_summaries(at: Statements) -> list[RunSummary]:
     )
     return [
         RunSummary(
-            *row[:5],
+            id=row[0],
+            machine_name=row[1],
+            machine=row[2],
+            fingerprint=row[3],
+            profile=row[4],
             status=RunStatus(row[5]),
             started=row[6],
             seconds=row[7],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -118,7 +119,7 @@ def test_an_interrupt_keeps_what_was_measured_and_resume_goes_on_sto_05(
     environment = {
         **os.environ,
         "K3GATE_STORE": str(tmp_path / "runs.sqlite"),
-        "K3GATE_SELFTEST_FAULT": "*:1:hang",
+        "K3GATE_SELFTEST_FAULT": "hash.64k:1:hang",
     }
     process = subprocess.Popen(
         [sys.executable, "-m", "k3gate", "run", "--probe", "selftest"],
@@ -150,25 +151,23 @@ def test_an_interrupt_keeps_what_was_measured_and_resume_goes_on_sto_05(
 
 
 def _assert_nothing_measured_again(before, after) -> None:
-    kept = {
-        (o["case"], s["round"]): s
-        for o in after["outcomes"]
-        if o["probe"] == "selftest"
-        for m in o["metrics"]
-        for s in m["samples"]
-    }
+    """Every sample that was stored before is there unchanged, and no case has more rounds than planned."""
     for outcome in before["outcomes"]:
-        for metric in outcome["metrics"]:
-            for sample in metric["samples"]:
-                if outcome["probe"] == "selftest":
-                    assert kept[(outcome["case"], sample["round"])] == sample
+        if outcome["probe"] != "selftest":
+            continue
+        now = next(o for o in after["outcomes"] if o["case"] == outcome["case"])
+        kept = [sample for metric in now["metrics"] for sample in metric["samples"]]
+        assert all(sample in kept for metric in outcome["metrics"] for sample in metric["samples"])
+        assert (
+            len({round_["round"] for round_ in now["rounds"]}) == len(now["rounds"]) == now["rounds_planned"]
+        )
+        assert len(kept) == 3 * now["rounds_planned"], "three samples a round, none twice"
 
 
 @pytest.mark.long
 @pytest.mark.case("STO-05")
 def test_the_parent_killed_at_20_random_moments_loses_nothing_sto_05(cli, tmp_path: Path) -> None:
     import random
-    import time
 
     chance = random.Random(5)
     environment = {**os.environ, "K3GATE_STORE": str(tmp_path / "runs.sqlite")}
@@ -181,10 +180,8 @@ def test_the_parent_killed_at_20_random_moments_loses_nothing_sto_05(cli, tmp_pa
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        # The moment is what is tested; nothing waits for it.
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(timeout=chance.uniform(0.15, 1.6))
-            raise subprocess.TimeoutExpired("ended by itself", 0)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=chance.uniform(0.2, 1.8))
         process.kill()
         process.wait()
         runs = cli("runs", "--json").json()["runs"]
@@ -196,18 +193,21 @@ def test_the_parent_killed_at_20_random_moments_loses_nothing_sto_05(cli, tmp_pa
             _assert_nothing_measured_again(before, done.json())
             seen += 1
     assert seen >= 5, "too few kills fell into a run"
-    assert time.monotonic() > 0
     assert {run["status"] for run in cli("runs", "--json").json()["runs"]} == {"complete"}
 
 
 @pytest.mark.parametrize("kind", ["kill", "sigill", "crash", "exit", "exception"])
 def test_a_worker_that_dies_costs_its_case_alone(cli, kind: str) -> None:
-    done = cli("run", "--probe", "selftest", "--json", "-q", env={"K3GATE_SELFTEST_FAULT": f"*:1:{kind}"})
+    one = "hash.64k"
+    fault = {"K3GATE_SELFTEST_FAULT": f"{one}:1:{kind}"}
+    done = cli("run", "--probe", "selftest", "--json", "-q", env=fault)
     assert done.code == 4, done.err
-    outcomes = [o for o in done.json()["outcomes"] if o["probe"] == "selftest"]
-    assert {o["state"] for o in outcomes} == {"failed"}
-    one = cli("run", "--probe", "selftest", "--dry-run", "--json").json()["cases"][0]["case"]
-    done = cli("run", "--probe", "selftest", "--json", "-q", env={"K3GATE_SELFTEST_FAULT": f"{one}:1:{kind}"})
-    states = {o["case"]: o["state"] for o in done.json()["outcomes"] if o["probe"] == "selftest"}
-    assert states.pop(one) == "failed"
-    assert set(states.values()) <= {"ok", "unstable"}
+    document = done.json()
+    outcomes = {o["case"]: o for o in document["outcomes"] if o["probe"] == "selftest"}
+    failed = outcomes.pop(one)
+    assert failed["state"] == "failed"
+    assert failed["reason"].startswith("round 1: ")
+    assert failed["metrics"][0]["samples"], "the round before it is kept"
+    assert {o["state"] for o in outcomes.values()} <= {"ok", "unstable"}
+    assert all(len(o["rounds"]) == 3 for o in outcomes.values())
+    assert document["run"]["status"] == "complete"
