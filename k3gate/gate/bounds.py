@@ -122,7 +122,9 @@ def _missing(declaration: MetricDeclaration, lacking: list[Cell], record: RunRec
     """Why a metric is not in the run, as far as the run says it."""
     probe = declaration.name.partition(".")[0]
     told = [
-        f"{o.probe}/{o.case}: {o.state}, {o.reason}" for o in record.outcomes if o.probe == probe and o.reason
+        f"{o.probe}/{o.case}: {str(o.state).replace('_', ' ')}, {o.reason}"
+        for o in record.outcomes
+        if o.probe == probe and o.reason and o.state not in (State.OK, State.UNSTABLE)
     ]
     told += [
         f"{left.probe}/{left.case} was left out: {left.reason}"
