@@ -167,11 +167,11 @@ def split(wanted: int, nodes: Sequence[NumaNode], limits: Room) -> dict[int, int
 
     What a full node cannot take goes to the others. The sum is less than `wanted` where there is no room.
     """
+    left = round_up(wanted, HUGE_PAGE)
     if limits.total is not None:
-        wanted = min(wanted, limits.total)
+        left = min(left, limits.total // HUGE_PAGE * HUGE_PAGE)
     shares = dict.fromkeys((node.id for node in nodes), 0)
     weights = {node.id: node.memory_bytes or 1 for node in nodes}
-    left = wanted // HUGE_PAGE * HUGE_PAGE
     while left >= HUGE_PAGE and weights:
         whole = sum(weights.values())
         before = left

@@ -212,7 +212,8 @@ def test_the_image_is_split_over_nodes_and_never_beyond_90_percent(make_inventor
     assert case.rounds == 1
     assert case.labels["memory"] == "image"
     sizes = [spec["bytes"] for spec in case.parameters["pools"]]
-    assert sum(sizes) == pytest.approx(400 * GB, rel=1e-4)
+    assert 400 * GB <= sum(sizes) < 400 * GB + (4 << 20)  # rounded up to whole huge pages, never down
+    assert case.parameters["note"] is None
     assert sizes[0] == pytest.approx(sizes[1], rel=1e-3)
     huge = _case(_plan(inventory, attrs.evolve(standard, image_bytes=1560 * GB)), "residency.image")
     usable = inventory.limits.usable_memory_bytes
