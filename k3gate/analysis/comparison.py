@@ -8,6 +8,7 @@ and two runs hours. A difference counts when the interval leaves 1 out and the r
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,7 @@ from typing import Any
 
 from attrs import frozen
 
+from k3gate import metrics as registry
 from k3gate.documents import plain
 from k3gate.host import volatile
 from k3gate.records import Better, Interval, Labels, Metric, RunRecord, RunStatus, State
@@ -30,6 +32,9 @@ RULES = ("kernel", "stores", "counting")
 """Labels that say how bytes are counted: numbers that differ in one of them are never compared."""
 
 SETTINGS = ("kernel.", "limits.", "cpu.governor", "cpu.smt", "cpu.boost", "cpu.scaling_driver", "cpu.allowed")
+_CIRCUMSTANCES = ("machine",)
+"""What others did during a run says nothing of the machine; the gate's check `idle` judges it, run by run."""
+
 _IGNORED = ("provenance", "findings", "root", "machine.name", "machine.id", "machine.fingerprint")
 
 
@@ -178,8 +183,8 @@ def _differences(a: RunRecord, b: RunRecord) -> Iterator[Difference]:
 
 
 def _ignored(field: str) -> bool:
-    names = (*_IGNORED, *volatile)
-    return any(field == name or field.startswith((name + ".", name + "[")) for name in names)
+    plain_field = re.sub(r"\[[^]]*\]", "", field)
+    return any(plain_field == name or plain_field.startswith(name + ".") for name in (*_IGNORED, *volatile))
 
 
 def _flat(document: Any, prefix: str = "") -> dict[str, Any]:
@@ -228,16 +233,22 @@ def _metrics(
 
 
 def _title(metric: Metric) -> str:
-    from k3gate import metrics
-
-    declaration = metrics.find(metric.name)
+    declaration = registry.find(metric.name)
     return declaration.title if declaration else metric.name
+
+
+def _is_exact(metric: Metric) -> bool:
+    """Whether the metric is a count or a size: two of them are equal or they are not."""
+    declaration = registry.find(metric.name)
+    return declaration is not None and declaration.exact
 
 
 def _keyed(record: RunRecord) -> dict[tuple[str, str, str, int], Metric]:
     """Metrics by probe, case, name and their place among equals: labels such as threads differ by machine."""
     keyed: dict[tuple[str, str, str, int], Metric] = {}
     for outcome in record.outcomes:
+        if outcome.probe in _CIRCUMSTANCES:
+            continue
         seen: dict[str, int] = defaultdict(int)
         for metric in outcome.metrics:
             keyed[(outcome.probe, outcome.case, metric.name, seen[metric.name])] = metric
@@ -264,7 +275,10 @@ def _judge(a: Metric | None, b: Metric | None, same_machine: bool) -> Judgement:
     if a.median is None or b.median is None or a.median <= 0 or b.median <= 0:
         return None, None, "cannot tell", a.reason or b.reason or "no value in one of the runs"
     ratio = b.median / a.median
-    interval = _ratio_interval(a, b, DRIFT if same_machine else 0.0)
+    if _is_exact(a):
+        interval: Interval | None = (ratio, ratio)
+    else:
+        interval = _ratio_interval(a, b, DRIFT if same_machine else 0.0)
     for side, metric in (("A", a), ("B", b)):
         if metric.state is not State.OK:
             reason = f"{metric.state.value} in run {side}"

@@ -165,9 +165,28 @@ def test_settings_come_before_hardware_and_forbid_a_conclusion(make_inventory: M
 
 def test_volatile_fields_and_free_memory_are_no_difference(make_inventory: MakeInventory) -> None:
     before = make_inventory()
-    after = make_inventory(memory={"available_bytes": 1}, kernel={"load_average": (9.0, 9.0, 9.0)})
+    (node,) = before.numa.nodes
+    after = make_inventory(
+        memory={"available_bytes": 1},
+        kernel={"load_average": (9.0, 9.0, 9.0)},
+        numa={"nodes": (attrs.evolve(node, free_bytes=1),)},
+    )
     one = metric([20e9, 20.1e9, 20.2e9])
     assert compare(record(before, {"c": one}), record(after, {"c": one})).differences == ()
+
+
+def test_sizes_are_equal_or_not_and_what_others_did_is_not_compared(make_inventory: MakeInventory) -> None:
+    inventory = make_inventory()
+    held = attrs.evolve(metric([1e9]), name="memory.residency.bytes", unit="B", state=State.OK)
+    both = record(inventory, {"residency.image": held})
+    busy = attrs.evolve(both.outcomes[0], probe="machine", case="idle")
+    result = compare(both, attrs.evolve(both, outcomes=(*both.outcomes, busy)))
+    assert [(m.case, m.verdict, m.interval) for m in result.metrics] == [
+        ("residency.image", "same", (1.0, 1.0))
+    ]
+    less = attrs.evolve(held, median=0.9e9)
+    (only,) = compare(both, record(inventory, {"residency.image": less})).metrics
+    assert only.verdict == "worse"
 
 
 def test_a_lower_latency_is_better(make_inventory: MakeInventory) -> None:
