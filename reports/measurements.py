@@ -188,7 +188,7 @@ class Measurements:
     def _row(self, row: SampleRow, parts: Sequence[Markup]) -> BarRow:
         metric = row.metric
         return BarRow(
-            title=row.outcome.title or row.outcome.case,
+            title=words.capital(words.reading(row.metric.labels) or row.outcome.title or row.outcome.case),
             sub="",
             chart=charts.cell(parts),
             figures=(
@@ -232,7 +232,9 @@ class Measurements:
             ]
             bars.append(
                 BarRow(
-                    title=row.outcome.title or row.outcome.case,
+                    title=words.capital(
+                        words.reading(row.metric.labels) or row.outcome.title or row.outcome.case
+                    ),
                     sub="",
                     chart=charts.cell(parts),
                     figures=(
@@ -262,7 +264,7 @@ class Measurements:
             number=self._number(),
             title=(
                 f"Rounds scatter by up to ±{NBSP}{units.significant(spread(widest.metric) * 100, 2)}{NBSP}% "
-                f"({widest.outcome.title or widest.outcome.case})"
+                f"({words.reading(widest.metric.labels) or widest.outcome.title or widest.outcome.case})"
             ),
             subtitle=(
                 "Dot: median of one round in a process of its own, relative to the median of all; "
