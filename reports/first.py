@@ -95,7 +95,7 @@ def first_page(
         lead=_lead(record, gate, index, gaps),
         waived_fails=waived_fails,
         without_waivers=_bare_verdict(gate) if gate.waivers else None,
-        facts=tuple(_facts(record, gate)),
+        facts=tuple(_facts(record, gate, target)),
         kind=kind,
         bare=bare,
         expected=_expected(rungs, decode_target(target), _fails(gate, "residency")),
@@ -194,35 +194,45 @@ def _failed(index: Index) -> list[CheckRow]:
     return [row for row in rows if row.check.id != "bom.steps"] or rows
 
 
-def _facts(record: RunRecord, gate: GateResult) -> Iterable[tuple[str, str]]:
+def _facts(record: RunRecord, gate: GateResult, target: str) -> Iterable[tuple[str, str]]:
     run, machine = record.run, record.inventory.machine
     name = run.machine_name or machine.name or machine.product
     yield "Machine", f"{name}: {machine_line(record.inventory)}" if name else machine_line(record.inventory)
-    yield "Target", gate.target
+    yield "Target", "; ".join([gate.target, *_asked(target)])
     yield "Measured", f"{words.span(run.started, run.ended)}, profile {run.profile}"
+
+
+_TRUNKS = {
+    "bf16": "trunk in CPU memory as released",
+    "q8_0": "trunk in CPU memory at Q8_0",
+    "gpu": "trunk on GPUs",
+}
+
+
+def _asked(text: str) -> Iterable[str]:
+    """What a target asks for, in words; nothing where its text says nothing of it."""
+    document = _target(text)
+    sequences, context, trunk = (document.get(key) for key in ("sequences", "context", "trunk"))
+    if isinstance(sequences, int) and isinstance(context, int):
+        yield f"{sequences:,} {'sequence' if sequences == 1 else 'sequences'} of {context:,} tokens"
+    if isinstance(trunk, str) and trunk in _TRUNKS:
+        yield _TRUNKS[trunk]
+    rate = decode_target(text)
+    yield f"decode at least {rate:g} tokens/s" if rate else "no decode rate promised"
 
 
 def decode_target(text: str) -> float | None:
     """The decode rate per sequence that a target's text asks for, or None where it names none."""
-    try:
-        document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError):
-        return None
-    found = _seek(document, "decode_tokens_per_s", 4)
-    number = found.get("value") if isinstance(found, dict) else found
+    number = _target(text).get("decode_tokens_per_s")
     usable = isinstance(number, int | float) and not isinstance(number, bool) and number > 0
     return float(number) if usable else None  # type: ignore[arg-type]
 
 
-def _seek(document: dict[str, Any], key: str, depth: int) -> Any:
-    if key in document:
-        return document[key]
-    for item in document.values():
-        if isinstance(item, dict) and depth:
-            found = _seek(item, key, depth - 1)
-            if found is not None:
-                return found
-    return None
+def _target(text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return {}
 
 
 def _expected(rungs: Sequence[Rung], target: float | None, residency: CheckResult | None) -> Expected:

@@ -54,7 +54,10 @@ from k3gate.reports import page
 GIB = 2**30
 BYTES_PER_TOKEN = 25.83e9
 CRITERIA_TEXT = '# invented\n[[check]]\nid = "residency"\nclaim = "CPU memory holds the image"\n'
-TARGET_TEXT = 'name = "hybrid"\n\n[rates]\ndecode_tokens_per_s = 5\nprefill_tokens_per_s = 50\n'
+TARGET_TEXT = (
+    'name = "hybrid"\ncontext = 32768\nsequences = 4\ntrunk = "gpu"\n'
+    "decode_tokens_per_s = 5.0\nprefill_tokens_per_s = 50.0\n"
+)
 
 STEPS: dict[str, tuple[str, tuple[str, ...]]] = {
     "checkpoint": ("What exactly is to be run?", ("identity", "complete", "checksums", "licence")),

@@ -27,6 +27,7 @@ def test_the_first_page_tells_the_decision_its_reasons_and_the_machine(bare_meta
     assert "38 of 43 checks lack evidence" in first
     assert "node r17, lot 2: 2 × 64 cores, EXAMPLE 9X55 64-Core Processor, 1,510 GiB usable memory" in first
     assert "Kind Bare metal" in first
+    assert "hybrid; 4 sequences of 32,768 tokens; trunk on GPUs; decode at least 5 tokens/s" in first
     assert "9 December 2026, 10:04 to 10:24 (UTC), profile standard" in first
     assert "At most 36 tokens/s for one sequence, against a target of at least 5" in first
     assert "A ceiling from measured read bandwidth, not an expectation" in first
