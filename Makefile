@@ -29,9 +29,11 @@ $(VENV)/.installed: $(SOURCES) | preflight
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[pyperf]'
 	@touch $@
 
-$(VENV)/.developing: $(VENV)/.installed
+$(VENV)/.developing: $(SOURCES) | preflight
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing k3gate, its kernels and what tests and linters need into $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	@touch $@
+	@touch $@ $(VENV)/.installed
 
 run: $(VENV)/.installed
 	@$(BIN)/k3gate run --profile $(PROFILE) --target $(TARGET) --report report.html

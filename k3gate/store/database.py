@@ -8,7 +8,6 @@ models and Alembic own the schema, and it drives what an SQLAlchemy URL names (`
 from __future__ import annotations
 
 import errno
-import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -234,7 +233,7 @@ def translate(error: Exception, path: Path, *, opening: bool = False) -> K3GateE
             f"store {path} is damaged ({text}): recover it with `sqlite3 {path} .recover`, or use another --store"
         )
     if "readonly" in lower or "unable to open" in lower or isinstance(error, PermissionError):
-        reason = "cannot be written" if os.path.exists(path) else "cannot be created"
+        reason = "cannot be written" if path.exists() else "cannot be created"
         kind = UsageError if opening else StorageError
         return kind(f"store {path} {reason} ({text}): use a writable place with --store or K3GATE_STORE")
     if "locked" in lower or "busy" in lower:
