@@ -80,6 +80,16 @@ class Store:
         rows.check_finite(outcome)
         self._database.write(lambda at: rows.save_outcome(at, run_id, outcome, new_round))
 
+    def _read(self, work: Callable[[Statements], T]) -> T:
+        try:
+            return self._database.read(work)
+        except (KeyError, TypeError, ValueError) as error:
+            cause = " ".join(str(error).split())[:200]
+            raise UsageError(
+                f"store {self.location} holds a row that cannot be read ({cause}): import its run again "
+                "into another --store"
+            ) from error
+
     def load(self, run_id: str) -> RunRecord:
         """A run with all that was measured, its waivers, and the evidence on its subjects and its machine."""
 
@@ -93,15 +103,15 @@ class Store:
                 judgements.read_waivers(at, run_id),
             )
 
-        return self._database.read(work)
+        return self._read(work)
 
     def resolve(self, reference: str, *, complete_only: bool = False) -> str:
         """The id of the one run that an id, its beginning, "latest" or "latest@MACHINE" names."""
-        return self._database.read(lambda at: references.resolve(at, reference, complete_only=complete_only))
+        return self._read(lambda at: references.resolve(at, reference, complete_only=complete_only))
 
     def runs(self) -> list[RunSummary]:
         """All runs, newest first."""
-        return self._database.read(references.read_summaries)
+        return self._read(references.read_summaries)
 
     def add_evaluation(self, result: GateResult, criteria_text: str, target_text: str) -> int:
         """Add a judgement beside earlier ones; returns its id."""
@@ -111,7 +121,7 @@ class Store:
 
     def evaluations(self, run_id: str) -> list[EvaluationSummary]:
         """The judgements of a run, oldest first."""
-        return self._database.read(lambda at: judgements.read_summaries(at, run_id))
+        return self._read(lambda at: judgements.read_summaries(at, run_id))
 
     def evaluation(self, key: int) -> GateResult:
         """One judgement as it was made."""
@@ -119,7 +129,7 @@ class Store:
 
     def stored_evaluation(self, key: int) -> StoredEvaluation:
         """One judgement with the texts of its criteria and target."""
-        return self._database.read(lambda at: judgements.read_evaluation(at, key))
+        return self._read(lambda at: judgements.read_evaluation(at, key))
 
     def add_waiver(self, waiver: Waiver) -> Waiver:
         """Add a waiver; returns it with its id."""
@@ -127,7 +137,7 @@ class Store:
 
     def waivers(self, run_id: str) -> tuple[Waiver, ...]:
         """All waivers of a run, lapsed ones too."""
-        return self._database.read(lambda at: judgements.read_waivers(at, run_id))
+        return self._read(lambda at: judgements.read_waivers(at, run_id))
 
     def add_evidence(self, evidence: Evidence) -> None:
         """Add a fact about a subject; it joins every run that is about the subject."""
@@ -139,7 +149,7 @@ class Store:
 
     def subjects(self, run_id: str) -> list[tuple[str, str]]:
         """Digest and kind of what a run is about."""
-        found = self._database.read(
+        found = self._read(
             lambda at: at.rows(
                 "SELECT subject, kind FROM run_subject JOIN subject ON digest = subject WHERE run_id = :run "
                 "ORDER BY subject",
@@ -158,7 +168,7 @@ class Store:
 
     def artifacts(self, run_id: str) -> list[Artifact]:
         """What the workers of a run printed, in the order of arrival."""
-        found = self._database.read(
+        found = self._read(
             lambda at: at.rows(
                 "SELECT probe, case_name, name, data, size, note FROM artifact WHERE run_id = :run "
                 "ORDER BY id",
@@ -188,7 +198,7 @@ class Store:
             return lost
 
         # A store that cannot be written, or that another run is writing, can still be read.
-        return self._database.write(mark) if self._database.read(dead) else []
+        return self._database.write(mark) if self._read(dead) else []
 
 
 def insert_artifact(at: Statements, run_id: str, one: Artifact) -> None:

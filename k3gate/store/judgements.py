@@ -11,6 +11,7 @@ from k3gate.documents import canonical, digest, plain, structure
 from k3gate.errors import UsageError
 from k3gate.records import Bound, CheckResult, Evidence, GateResult, StepResult, Verdict, Waiver
 from k3gate.store.database import Statements, insert, insert_many, insert_with_id
+from k3gate.store.rows import require, text
 
 
 @frozen
@@ -39,8 +40,9 @@ class StoredEvaluation:
 
 def add_evaluation(at: Statements, result: GateResult, criteria_text: str, target_text: str) -> int:
     """Add a judgement with all its checks; returns its id."""
+    require(at, result.run)
     steps = [
-        {"step": step.step, "name": step.name, "verdict": step.verdict.value, "question": step.question}
+        {name: getattr(step, name) for name in ("step", "name", "verdict", "question")}
         for step in result.steps
     ]
     key = insert_with_id(
@@ -49,17 +51,17 @@ def add_evaluation(at: Statements, result: GateResult, criteria_text: str, targe
         run_id=result.run,
         digest=evaluation_digest(result, criteria_text, target_text),
         verdict=result.verdict.value,
-        target=result.target,
+        target=text(result.target),
         target_hash=result.target_hash,
-        target_text=target_text,
-        criteria=result.criteria,
+        target_text=text(target_text),
+        criteria=text(result.criteria),
         criteria_hash=result.criteria_hash,
-        criteria_text=criteria_text,
+        criteria_text=text(criteria_text),
         waivers=result.waivers,
-        version=result.version,
+        version=text(result.version),
         evaluated=result.evaluated,
         notices=canonical(plain(result.notices)),
-        steps=canonical(steps),
+        steps=canonical(plain(steps)),
     )
     checks = [(step.step, check) for step in result.steps for check in step.checks]
     insert_many(at, "check_result", (_check_row(key, place, *check) for place, check in enumerate(checks)))
@@ -82,8 +84,8 @@ def _check_row(evaluation: int, position: int, step: int, check: CheckResult) ->
         "evaluation_id": evaluation,
         "position": position,
         "step": step,
-        "check_id": check.id,
-        "claim": check.claim,
+        "check_id": text(check.id),
+        "claim": text(check.claim),
         "verdict": check.verdict.value,
         "decided": check.decided.value,
         "observed": canonical(plain(check.observed)),
@@ -91,10 +93,10 @@ def _check_row(evaluation: int, position: int, step: int, check: CheckResult) ->
         "high": high,
         "bound_min": check.bound.min,
         "bound_max": check.bound.max,
-        "unit": check.unit,
-        "reason": check.reason,
-        "source": check.source,
-        "remedy": check.remedy,
+        "unit": text(check.unit),
+        "reason": text(check.reason),
+        "source": text(check.source),
+        "remedy": text(check.remedy),
         "waiver": canonical(plain(check.waiver)) if check.waiver else None,
         "evidence": canonical(plain(check.evidence)),
     }
@@ -174,7 +176,8 @@ def _check(row: tuple[Any, ...]) -> CheckResult:
 
 def add_waiver(at: Statements, waiver: Waiver) -> Waiver:
     """Add a waiver; one that is there already is given back as it stands."""
-    identity = digest([getattr(waiver, name) for name in _WAIVER])
+    require(at, waiver.run)
+    identity = digest(plain([getattr(waiver, name) for name in _WAIVER]))
     found = at.rows("SELECT id FROM waiver WHERE digest = :digest", digest=identity)
     key = int(found[0][0]) if found else _insert_waiver(at, waiver, identity)
     return Waiver(key, *(getattr(waiver, name) for name in _WAIVER))
@@ -189,13 +192,13 @@ def _insert_waiver(at: Statements, waiver: Waiver, identity: str) -> int:
         "waiver",
         digest=identity,
         run_id=waiver.run,
-        check_id=waiver.check,
+        check_id=text(waiver.check),
         criteria_hash=waiver.criteria,
-        observed=waiver.observed,
+        observed=text(waiver.observed),
         verdict=waiver.verdict.value,
-        who=waiver.who,
-        made=waiver.when,
-        why=waiver.why,
+        who=text(waiver.who),
+        made=text(waiver.when),
+        why=text(waiver.why),
     )
 
 
@@ -224,14 +227,15 @@ def add_evidence(at: Statements, evidence: Evidence) -> None:
         check_id=evidence.check,
         subject=evidence.subject,
         verdict=evidence.verdict.value,
-        detail=evidence.detail,
-        gathered=evidence.gathered,
+        detail=text(evidence.detail),
+        gathered=text(evidence.gathered),
         data=canonical(plain(evidence.data)),
     )
 
 
 def add_subject(at: Statements, run_id: str, subject: str, kind: str) -> None:
     """Say that a run is about a subject: its evidence joins the run."""
+    require(at, run_id)
     _add_subject(at, subject, kind)
     known = at.rows(
         "SELECT 1 FROM run_subject WHERE run_id = :run AND subject = :subject", run=run_id, subject=subject
@@ -242,7 +246,7 @@ def add_subject(at: Statements, run_id: str, subject: str, kind: str) -> None:
 
 def _add_subject(at: Statements, subject: str, kind: str) -> None:
     if not at.rows("SELECT 1 FROM subject WHERE digest = :digest", digest=subject):
-        insert(at, "subject", digest=subject, kind=kind)
+        insert(at, "subject", digest=subject, kind=text(kind))
 
 
 def read_evidence(at: Statements, run_id: str, fingerprint: str | None) -> tuple[Evidence, ...]:

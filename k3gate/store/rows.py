@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from k3gate.documents import canonical, digest, plain, structure
+from k3gate.documents import canonical, digest, plain, printable, structure
 from k3gate.errors import UsageError
 from k3gate.records import (
     Better,
@@ -44,12 +45,13 @@ def insert_run(at: Statements, run: Run, inventory: Inventory, writer: Writer) -
 
 def update_run(at: Statements, run: Run, writer: Writer) -> None:
     """Replace the columns of a run that may change; a run that is `running` belongs to `writer` from now on."""
+    require(at, run.id)
     changed = _columns(run) | (_writer(writer) if run.status is RunStatus.RUNNING else {})
     update(at, "run", run.id, machine_id=_machine(at, run), **changed)
 
 
 def _machine(at: Statements, run: Run) -> int:
-    identity = digest([run.machine, run.fingerprint, run.machine_name])
+    identity = digest(plain([run.machine, run.fingerprint, run.machine_name]))
     found = at.rows("SELECT id FROM machine WHERE digest = :digest", digest=identity)
     if found:
         return int(found[0][0])
@@ -59,20 +61,33 @@ def _machine(at: Statements, run: Run) -> int:
         digest=identity,
         machine_id=run.machine,
         fingerprint=run.fingerprint,
-        name=run.machine_name,
+        name=text(run.machine_name),
     )
+
+
+def text(value: str | None) -> str | None:
+    """A text as any database takes it: what is no UTF-8 and what is no character as visible escapes."""
+    return None if value is None else printable(value)
+
+
+def require(at: Statements, run_id: str) -> None:
+    """Raise `UsageError` where the store does not hold the run."""
+    if not at.rows("SELECT 1 FROM run WHERE id = :id", id=run_id):
+        raise UsageError(
+            f"the store holds no run {printable(run_id)[:80]!r}: k3gate runs lists what it holds"
+        )
 
 
 def _columns(run: Run) -> dict[str, Any]:
     return {
-        "profile": run.profile,
-        "version": run.version,
+        "profile": text(run.profile),
+        "version": text(run.version),
         "started": run.started,
         "ended": run.ended,
         "status": run.status.value,
         "seconds": run.seconds,
-        "target": run.target,
-        "command": run.command,
+        "target": text(run.target),
+        "command": text(run.command),
         "notices": canonical(plain(run.notices)),
         "split": canonical(plain(run.split)),
         "plan": canonical(plain(run.plan)),
@@ -90,54 +105,51 @@ def _writer(writer: Writer) -> dict[str, Any]:
 
 
 def read_run(at: Statements, run_id: str) -> tuple[Run, Inventory]:
-    """A run and its machine; raises `UsageError` where the store does not hold it or it cannot be read."""
-    found = at.rows(
+    """A run and its machine; raises `UsageError` where the store does not hold it, `ValueError` for bad rows."""
+    require(at, run_id)
+    row = at.rows(
         "SELECT run.id, machine.machine_id, machine.fingerprint, machine.name, profile, version, started, ended, "
         "status, seconds, target, command, notices, split, plan, left_out, inventory "
         "FROM run JOIN machine ON machine.id = run.machine_id WHERE run.id = :id",
         id=run_id,
+    )[0]
+    run = Run(
+        id=row[0],
+        machine=row[1],
+        fingerprint=row[2],
+        machine_name=row[3],
+        profile=row[4],
+        version=row[5],
+        started=row[6],
+        ended=row[7],
+        status=RunStatus(row[8]),
+        seconds=row[9],
+        target=row[10],
+        command=row[11],
+        notices=structure(json.loads(row[12]), tuple[str, ...]),
+        split=structure(json.loads(row[13]), dict[str, float]),
+        plan=structure(json.loads(row[14]), tuple[Case, ...]),
+        left_out=structure(json.loads(row[15]), tuple[LeftOut, ...]),
     )
-    if not found:
-        raise UsageError(f"the store holds no run {run_id!r}: k3gate runs lists what it holds")
-    row = found[0]
-    try:
-        run = Run(
-            id=row[0],
-            machine=row[1],
-            fingerprint=row[2],
-            machine_name=row[3],
-            profile=row[4],
-            version=row[5],
-            started=row[6],
-            ended=row[7],
-            status=RunStatus(row[8]),
-            seconds=row[9],
-            target=row[10],
-            command=row[11],
-            notices=structure(json.loads(row[12]), tuple[str, ...]),
-            split=structure(json.loads(row[13]), dict[str, float]),
-            plan=structure(json.loads(row[14]), tuple[Case, ...]),
-            left_out=structure(json.loads(row[15]), tuple[LeftOut, ...]),
-        )
-        return run, structure(json.loads(row[16]), Inventory)
-    except ValueError as error:
-        raise UsageError(f"run {run_id} cannot be read from the store ({error}): import it again") from error
+    return run, structure(json.loads(row[16]), Inventory)
 
 
 def save_outcome(at: Statements, run_id: str, outcome: Outcome, new_round: int | None) -> None:
     """Add or replace an outcome; of its samples only those of `new_round` are written (None: all of them)."""
+    require(at, run_id)
+    probe, case = printable(outcome.probe), printable(outcome.case)
     columns = {
-        "title": outcome.title,
+        "title": printable(outcome.title),
         "state": outcome.state.value,
-        "reason": outcome.reason,
+        "reason": text(outcome.reason),
         "seconds": outcome.seconds,
         "rounds_planned": outcome.rounds_planned,
     }
     found = at.rows(
         "SELECT id FROM outcome WHERE run_id = :run AND probe = :probe AND case_name = :name",
         run=run_id,
-        probe=outcome.probe,
-        name=outcome.case,
+        probe=probe,
+        name=case,
     )
     if found:
         key = int(found[0][0])
@@ -149,8 +161,8 @@ def save_outcome(at: Statements, run_id: str, outcome: Outcome, new_round: int |
             "outcome",
             run_id=run_id,
             position=position,
-            probe=outcome.probe,
-            case_name=outcome.case,
+            probe=probe,
+            case_name=case,
             **columns,
         )
     at.rows("DELETE FROM round WHERE outcome_id = :key", key=key)
@@ -162,46 +174,56 @@ def save_outcome(at: Statements, run_id: str, outcome: Outcome, new_round: int |
             for position, round_ in enumerate(outcome.rounds)
         ),
     )
-    for position, metric in enumerate(outcome.metrics):
-        _save_metric(at, key, position, metric, new_round)
+    kept = [_save_metric(at, key, place, metric, new_round) for place, metric in enumerate(outcome.metrics)]
+    for (stored,) in at.rows("SELECT id FROM metric WHERE outcome_id = :key", key=key):
+        if stored not in kept:
+            at.rows("DELETE FROM metric WHERE id = :stored", stored=stored)
 
 
-def _save_metric(at: Statements, outcome: int, position: int, metric: Metric, new_round: int | None) -> None:
+def _save_metric(at: Statements, outcome: int, position: int, metric: Metric, new_round: int | None) -> int:
     low, high = metric.interval or (None, None)
     columns = {
         "position": position,
-        "unit": metric.unit,
+        "unit": printable(metric.unit),
         "better": metric.better.value,
         "median": metric.median,
         "low": low,
         "high": high,
         "state": metric.state.value,
-        "reason": metric.reason,
+        "reason": text(metric.reason),
         "proofs": canonical(plain(metric.proofs)),
     }
-    labels = canonical(dict(metric.labels))
+    name, labels = printable(metric.name), canonical(plain(metric.labels))
     found = at.rows(
         "SELECT id FROM metric WHERE outcome_id = :outcome AND name = :name AND labels = :labels",
         outcome=outcome,
-        name=metric.name,
+        name=name,
         labels=labels,
     )
     if found:
         key = int(found[0][0])
         update(at, "metric", key, **columns)
     else:
-        key = insert_with_id(at, "metric", outcome_id=outcome, name=metric.name, labels=labels, **columns)
-    if new_round is None:
-        at.rows("DELETE FROM sample WHERE metric_id = :key", key=key)
-    else:
-        at.rows("DELETE FROM sample WHERE metric_id = :key AND round = :round", key=key, round=new_round)
+        key = insert_with_id(at, "metric", outcome_id=outcome, name=name, labels=labels, **columns)
+    _save_samples(at, key, metric.samples, new_round)
+    return key
+
+
+def _save_samples(at: Statements, metric: int, samples: tuple[Sample, ...], new_round: int | None) -> None:
+    """Add the samples of a new round where they follow those stored; else write all anew, in their order."""
+    first = len(samples)
+    while first > 0 and samples[first - 1].round == new_round:
+        first -= 1
+    (stored,) = at.rows("SELECT COUNT(*) FROM sample WHERE metric_id = :metric", metric=metric)[0]
+    if new_round is None or stored != first:
+        at.rows("DELETE FROM sample WHERE metric_id = :metric", metric=metric)
+        first = 0
     insert_many(
         at,
         "sample",
         (
-            {"metric_id": key, "position": place, **plain(sample)}
-            for place, sample in enumerate(metric.samples)
-            if new_round is None or sample.round == new_round
+            {"metric_id": metric, "position": place, **plain(samples[place])}
+            for place in range(first, len(samples))
         ),
     )
 
@@ -269,11 +291,14 @@ def _metric(row: tuple[Any, ...], samples: Iterable[Sample]) -> Metric:
 
 def check_finite(outcome: Outcome) -> None:
     """Raise `ValueError` for an outcome with a number that is none: it would come back as another one."""
-    import math
-
+    numbers: list[float | None] = [outcome.seconds]
+    for round_ in outcome.rounds:
+        numbers += [round_.seconds, round_.timed_seconds, round_.setup_seconds]
     for metric in outcome.metrics:
-        numbers = [metric.median, *(metric.interval or ()), *(sample.value for sample in metric.samples)]
-        numbers += [sample.start_s for sample in metric.samples]
+        numbers += [metric.median, *(metric.interval or ())]
+        numbers += [number for sample in metric.samples for number in (sample.value, sample.start_s)]
         numbers += [label for label in metric.labels.values() if isinstance(label, float)]
-        if not all(number is None or math.isfinite(number) for number in numbers):
-            raise ValueError(f"metric {metric.name} of case {outcome.case} holds a number that is not finite")
+    if not all(number is None or math.isfinite(number) for number in numbers):
+        raise ValueError(
+            f"case {outcome.probe}/{outcome.case} holds a number that is not finite: None is unknown"
+        )
