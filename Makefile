@@ -15,7 +15,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(wildcard probes/native/*)
 
 help:
 	@grep -E '^# make' Makefile | sed 's/^# //'
-	@echo "make test-long  every test, also the slow ones, with QEMU and Chromium where they are found"
+	@echo "make test-long  every test, also the slow ones, with Chromium and a cross compiler where they are found"
 	@echo "make format     rewrite the sources as make check wants them"
 	@echo "make bench      the speed lines, as paired ratios with intervals"
 	@echo "make clean      remove what the other targets made, but never a stored run"
@@ -39,7 +39,7 @@ run: $(VENV)/.installed
 	@$(BIN)/k3gate run --profile $(PROFILE) --target $(TARGET) --report report.html
 
 test: $(VENV)/.developing
-	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not long and not emulated and not browser" $(ARGS)
+	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not long and not browser" $(ARGS)
 
 test-long: $(VENV)/.developing
 	@$(BIN)/python -m pytest -q $(ARGS)

@@ -64,28 +64,46 @@ def resolve(at: Statements, reference: str, *, complete_only: bool) -> str:
         "SELECT run.id, machine.name, machine.machine_id, machine.fingerprint, status, started FROM run "
         "JOIN machine ON machine.id = run.machine_id ORDER BY started DESC, sequence DESC"
     )
-    if complete_only:
-        rows = [row for row in rows if row[4] == RunStatus.COMPLETE.value]
     word, at_sign, machine = reference.partition("@")
     shown = printable(reference)[:80]
     if not rows:
-        kind = "complete run" if complete_only else "run"
-        raise UsageError(f"the store holds no {kind} yet, so none is {shown!r}: make one with k3gate run")
+        raise UsageError(f"the store holds no run yet, so none is {shown!r}: make one with k3gate run")
     if word == "latest":
-        found = [row for row in rows if _is_on(row, machine)] if at_sign else rows
+        found = _on(rows, machine) if at_sign else rows
+    else:
+        found = [row for row in rows if row[0] == reference] or [
+            row for row in rows if reference and str(row[0]).startswith(reference)
+        ]
         if not found:
-            names = sorted({str(row[1] or row[3] or "unknown") for row in rows})[:SHOWN]
-            raise UsageError(f"the store holds no run on machine {machine!r}: it knows {', '.join(names)}")
-        return str(found[0][0])
-    found = [row for row in rows if row[0] == reference] or [
-        row for row in rows if reference and str(row[0]).startswith(reference)
-    ]
-    if len(found) == 1:
-        return str(found[0][0])
-    listed = ", ".join(_named(row) for row in (found or rows)[:SHOWN])
-    if found:
-        raise UsageError(f"run {shown!r} fits {len(found)} runs ({listed}): type more of the id")
-    raise UsageError(f"no run {shown!r} in the store: it holds {listed}; k3gate runs lists all")
+            raise UsageError(
+                f"no run {shown!r} in the store: it holds {_listed(rows)}; k3gate runs lists all"
+            )
+    usable = [row for row in found if not complete_only or row[4] == RunStatus.COMPLETE.value]
+    if not usable:
+        raise UsageError(
+            f"run {found[0][0]} is {found[0][4]}, and only a complete run is evidence: "
+            f"resume it with k3gate run --resume {found[0][0]}"
+        )
+    if word != "latest" and len(usable) > 1:
+        raise UsageError(f"run {shown!r} fits {len(usable)} runs ({_listed(usable)}): type more of the id")
+    return str(usable[0][0])
+
+
+def _on(rows: list[Row], machine: str) -> list[Row]:
+    """The runs on a machine; raises `UsageError` where there is none, or two machines of that name."""
+    found = [row for row in rows if _is_on(row, machine)]
+    if not found:
+        names = sorted({str(row[1] or row[3] or "unknown") for row in rows})[:SHOWN]
+        raise UsageError(
+            f"the store holds no run on machine {printable(machine)[:80]!r}: it knows {', '.join(names)}"
+        )
+    newest = {row[2] or row[3] or row[1]: row for row in reversed(found)}
+    if len(newest) > 1:
+        named = ", ".join(f"{key} with {row[0]}" for key, row in list(newest.items())[:SHOWN])
+        raise UsageError(
+            f"machine {printable(machine)[:80]!r} fits {len(newest)} machines ({named}): type a run or a machine's id"
+        )
+    return found
 
 
 def _is_on(row: Row, machine: str) -> bool:
@@ -99,5 +117,5 @@ def _is_on(row: Row, machine: str) -> bool:
     )
 
 
-def _named(row: Row) -> str:
-    return f"{row[0]} of {row[5]}"
+def _listed(rows: list[Row]) -> str:
+    return ", ".join(f"{row[0]} of {row[5]}" for row in rows[:SHOWN])
