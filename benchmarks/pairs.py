@@ -56,12 +56,17 @@ def ratio(taken: list[tuple[float, float]]) -> Ratio:
 
 
 def verdict(found: Ratio, goal: float) -> str:
-    """The speed-line rule: held when the interval reaches the goal, provided that it is narrow enough."""
+    """The speed-line rule: held when the interval reaches the goal, provided that it is narrow enough.
+
+    An interval that only its upper end carries there is said so: it is no proof of the goal.
+    """
     if found.pairs < LEAST_PAIRS:
         return f"not resolvable here ({found.pairs} pairs, {LEAST_PAIRS} are needed)"
     if found.high / found.ratio - 1 > RESOLVABLE or 1 - found.low / found.ratio > RESOLVABLE:
         return "not resolvable here"
-    return "held" if found.high >= goal else "not held"
+    if found.low >= goal:
+        return "held"
+    return "held, by the upper part of the interval alone" if found.high >= goal else "not held"
 
 
 def line(name: str, found: Ratio, goal: float) -> str:
