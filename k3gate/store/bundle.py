@@ -14,18 +14,22 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import re
+import struct
 import tempfile
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from k3gate import __version__
 from k3gate.documents import canonical, plain, structure
 from k3gate.errors import StorageError, UsageError
-from k3gate.records import RunRecord, RunStatus
-from k3gate.store import Artifact, insert_artifact, judgements, processes, rows
+from k3gate.records import Outcome, RunRecord, RunStatus
+from k3gate.store import ARTIFACT_BYTES, Artifact, insert_artifact, judgements, processes, rows
 from k3gate.store.database import Statements
 
 if TYPE_CHECKING:
@@ -36,13 +40,15 @@ MEMBERS = 10_000
 MEMBER_BYTES = 2**28
 TOTAL_BYTES = 2**30
 BUNDLE_BYTES = 2**30
+DIRECTORY_BYTES = 2**21
+DEPTH = 64
 _DOCUMENTS = ("run.json", "evaluations.json")
 _ARTIFACT = re.compile(r"artifacts/\d{4}")
 
 
 def export_run(store: Store, run_id: str, path: Path) -> None:
     """Write a run to `path`, whole or not at all; raises `UsageError` where that place is taken or refused."""
-    if path.exists() and not zipfile.is_zipfile(path):
+    if path.exists() and not _is_bundle(path):
         raise UsageError(f"cannot write {path}: it is there and is no bundle; name another file with -o")
     members = _members(store, run_id)
     manifest = {
@@ -77,6 +83,18 @@ def export_run(store: Store, run_id: str, path: Path) -> None:
             Path(temporary).unlink(missing_ok=True)
 
 
+def _is_bundle(path: Path) -> bool:
+    """Whether `path` is a file that `export_run` made, and may be replaced."""
+    if not path.is_file():
+        return False
+    try:
+        _check_directory(path)
+        with zipfile.ZipFile(path) as archive:
+            return {"manifest.json", *_DOCUMENTS} <= set(archive.namelist())
+    except (UsageError, OSError, zipfile.BadZipFile, ValueError):
+        return False
+
+
 def _members(store: Store, run_id: str) -> dict[str, bytes]:
     record = store.load(run_id)
     artifacts = store.artifacts(run_id)
@@ -98,7 +116,10 @@ def _members(store: Store, run_id: str) -> dict[str, bytes]:
     evaluations = [store.stored_evaluation(one.id) for one in store.evaluations(run_id)]
     return {
         "run.json": _json(document),
-        "evaluations.json": _json([plain(one) for one in evaluations]),
+        # The texts as they are: their hashes must hold in the other store.
+        "evaluations.json": _json(
+            [{**attrs.asdict(one, recurse=False), "result": plain(one.result)} for one in evaluations]
+        ),
         **{f"artifacts/{number:04d}": one.data for number, one in enumerate(artifacts)},
     }
 
@@ -115,15 +136,19 @@ def import_bundle(store: Store, path: Path) -> str:
     """
     members = _read(path)
     try:
-        document = _load(members["run.json"])
+        document = plain(_load(members["run.json"]))
         record = structure(document["record"], RunRecord)
         evaluations = structure(_load(members["evaluations.json"]), tuple[judgements.StoredEvaluation, ...])
         artifacts = [_artifact(one, members) for one in document["artifacts"]]
         subjects = [(str(one[0]), str(one[1])) for one in document["subjects"]]
-        for outcome in record.outcomes:
-            rows.check_finite(outcome)
-    except (KeyError, TypeError, ValueError, IndexError, RecursionError) as error:
-        raise _refuse(path, f"its content is no run ({' '.join(str(error).split())[:200]})") from error
+        _check_outcomes(record.outcomes)
+        for one in evaluations:
+            _check_text(one.criteria_text + one.target_text)
+    except (AttributeError, KeyError, TypeError, ValueError, IndexError, RecursionError) as error:
+        raise _refuse(path, f"its content is no run ({_line(error)})") from error
+    if record.run.status is RunStatus.RUNNING:
+        # Whoever measured it did so elsewhere; here nobody goes on with it.
+        record = attrs.evolve(record, run=attrs.evolve(record.run, status=RunStatus.ABANDONED))
     run = record.run
     if not re.fullmatch(r"[a-z0-9]{8}", run.id):
         raise _refuse(path, "its run has no id of ours")
@@ -134,11 +159,8 @@ def import_bundle(store: Store, path: Path) -> str:
         if at.rows("SELECT 1 FROM run WHERE id = :id", id=run.id):
             _merge(at, record, evaluations, path)
             return
-        status = RunStatus.ABANDONED if run.status is RunStatus.RUNNING else run.status
         nobody = processes.Writer(None, None, None, None)
         rows.insert_run(at, run, record.inventory, nobody)
-        if status is not run.status:
-            at.rows("UPDATE run SET status = :status WHERE id = :id", status=status.value, id=run.id)
         for outcome in record.outcomes:
             rows.save_outcome(at, run.id, outcome, None)
         for subject, kind in subjects:
@@ -147,8 +169,27 @@ def import_bundle(store: Store, path: Path) -> str:
             insert_artifact(at, run.id, artifact)
         _add_judgements(at, record, evaluations)
 
-    store.transaction(work)
+    try:
+        store.transaction(work)
+    except (OverflowError, ValueError) as error:
+        raise _refuse(path, f"it holds a value that no store takes ({_line(error)})") from error
     return run.id
+
+
+def _check_outcomes(outcomes: tuple[Outcome, ...]) -> None:
+    """Raise `ValueError` where outcomes or metrics stand twice, or hold what no run of ours holds."""
+    if len({(one.probe, one.case) for one in outcomes}) < len(outcomes):
+        raise ValueError("an outcome stands twice")
+    for outcome in outcomes:
+        rows.check_finite(outcome)
+        for metric in outcome.metrics:
+            if not all(
+                value is None or isinstance(value, str | int | float) for value in metric.labels.values()
+            ):
+                raise ValueError("a label is neither text nor number")
+        keys = {(metric.name, canonical(plain(metric.labels))) for metric in outcome.metrics}
+        if len(keys) < len(outcome.metrics):
+            raise ValueError("a metric stands twice in an outcome")
 
 
 def _merge(
@@ -183,6 +224,8 @@ def _artifact(document: dict[str, Any], members: dict[str, bytes]) -> Artifact:
     text = [document["probe"], document["case"], document["name"], document["note"]]
     if not all(one is None or isinstance(one, str) for one in text) or not isinstance(document["size"], int):
         raise ValueError("an artifact's labels are no text")
+    if len(members[document["member"]]) > ARTIFACT_BYTES:
+        raise ValueError(f"an artifact is longer than {ARTIFACT_BYTES} bytes")
     return Artifact(
         document["probe"],
         document["case"],
@@ -198,6 +241,7 @@ def _read(path: Path) -> dict[str, bytes]:
     try:
         if path.stat().st_size > BUNDLE_BYTES:
             raise _refuse(path, f"it is larger than {BUNDLE_BYTES} bytes")
+        _check_directory(path)
         with zipfile.ZipFile(path) as archive:
             infos = archive.infolist()
             names = [info.filename for info in infos]
@@ -254,11 +298,52 @@ def _check(path: Path, members: dict[str, bytes]) -> None:
             raise _refuse(path, f"its {name[:60]} does not agree with the manifest: fetch the bundle again")
 
 
-def _load(data: bytes) -> Any:
-    def refuse(constant: str) -> float:
-        raise ValueError(f"{constant} is no JSON number")
+def _check_directory(path: Path) -> None:
+    """Raise `UsageError` unless the file ends with the end record of a plain zip whose directory is short.
 
-    return json.loads(data.decode("utf-8"), parse_constant=refuse)
+    `zipfile` reads a directory of any length before it can be asked about it; and whoever puts bytes before or
+    after the archive wants it to be taken for something else.
+    """
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 22))
+        end = file.read(22)
+    if len(end) < 22 or not end.startswith(b"PK\x05\x06"):
+        raise _refuse(path, "it is no bundle, or is damaged")
+    count, length, start, comment = struct.unpack("<10xHIIH", end)
+    if count > MEMBERS or length > DIRECTORY_BYTES:
+        raise _refuse(path, "it has too many members, or two of one name")
+    if comment or start + length + 22 != size:
+        raise _refuse(path, "it is no bundle, or is damaged")
+
+
+def _load(data: bytes) -> Any:
+    """A JSON document of bounded depth; raises `ValueError` for anything else, also for NaN and 1e999."""
+
+    def finite(text: str) -> float:
+        number = float(text)
+        if not math.isfinite(number):
+            raise ValueError(f"{text[:20]} is no finite number")
+        return number
+
+    document = json.loads(data.decode("utf-8"), parse_constant=finite, parse_float=finite)
+    level, depth = [document], 0
+    while level := [one for one in level if isinstance(one, dict | list)]:
+        depth += 1
+        if depth > DEPTH:
+            raise ValueError(f"it is nested more than {DEPTH} deep")
+        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
+    return document
+
+
+def _check_text(text: str) -> None:
+    if "\0" in text:
+        raise ValueError("a text holds a NUL")
+    text.encode("utf-8")
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
 
 
 def _refuse(path: Path, why: str) -> UsageError:
