@@ -11,7 +11,8 @@ from typing import TypeVar
 
 from attrs import frozen
 
-from k3gate.errors import UsageError
+from k3gate.documents import printable
+from k3gate.errors import StorageError, UsageError
 from k3gate.records import Evidence, GateResult, Inventory, Outcome, Run, RunRecord, RunStatus, Waiver
 from k3gate.store import judgements, processes, references, rows, schema
 from k3gate.store.database import Database, SQLiteDatabase, Statements, insert, update
@@ -83,8 +84,16 @@ class Store:
     def _read(self, work: Callable[[Statements], T]) -> T:
         try:
             return self._database.read(work)
-        except (KeyError, TypeError, ValueError) as error:
-            cause = " ".join(str(error).split())[:200]
+        except (
+            AttributeError,
+            IndexError,
+            KeyError,
+            OverflowError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ) as error:
+            cause = printable(" ".join(str(error).split())[:200])
             raise UsageError(
                 f"store {self.location} holds a row that cannot be read ({cause}): import its run again "
                 "into another --store"
@@ -197,8 +206,11 @@ class Store:
                 update(at, "run", run_id, status=RunStatus.ABANDONED.value)
             return lost
 
-        # A store that cannot be written, or that another run is writing, can still be read.
-        return self._database.write(mark) if self._read(dead) else []
+        # A store that cannot be written can still be read; the next start that may write marks them.
+        try:
+            return self._database.write(mark) if self._read(dead) else []
+        except StorageError:
+            return []
 
 
 def insert_artifact(at: Statements, run_id: str, one: Artifact) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from k3gate.documents import printable
 from k3gate.errors import K3GateError, StorageError, UsageError
 
 T = TypeVar("T")
@@ -111,7 +112,7 @@ class SQLiteDatabase:
                 self._use_rollback_journal(f"{path.parent} is on a network file system ({network})")
             else:
                 self._use_wal()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise translate(error, self.path, opening=True) from error
 
     def open(self) -> sqlite3.Connection:
@@ -146,20 +147,13 @@ class SQLiteDatabase:
 
     def read(self, work: Callable[[Statements], T]) -> T:
         """See `Database`."""
-        try:
-            self._connection.execute("BEGIN")
-            try:
-                return work(SQLiteStatements(self._connection))
-            finally:
-                self._connection.execute("ROLLBACK")
-        except sqlite3.Error as error:
-            raise translate(error, self.path) from error
+        return self.guarded(lambda: self._snapshot(work), opening=True)
 
     def write(self, work: Callable[[Statements], T]) -> T:
         """See `Database`. An I/O error while the write-ahead log is on leads to one try without it."""
         return self.guarded(lambda: self._transaction(work))
 
-    def guarded(self, work: Callable[[], T]) -> T:
+    def guarded(self, work: Callable[[], T], *, opening: bool = False) -> T:
         """`work` with our errors for SQLite's, and once more on the rollback journal if WAL breaks it."""
         try:
             try:
@@ -169,8 +163,8 @@ class SQLiteDatabase:
                     raise
                 self._leave_wal(error)
                 return work()
-        except (sqlite3.Error, OSError) as error:
-            raise translate(error, self.path) from error
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
+            raise translate(error, self.path, opening=opening) from error
 
     def _leave_wal(self, error: sqlite3.Error) -> None:
         self._connection.close()
@@ -179,6 +173,15 @@ class SQLiteDatabase:
             self._use_rollback_journal(f"the write-ahead log does not work here ({error})")
         except sqlite3.Error:
             raise error from None
+
+    def _snapshot(self, work: Callable[[Statements], T]) -> T:
+        self._connection.execute("BEGIN")
+        try:
+            return work(SQLiteStatements(self._connection))
+        finally:
+            # After some errors SQLite has rolled back by itself, and a second time would hide the error.
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
 
     def _transaction(self, work: Callable[[Statements], T]) -> T:
         self._connection.execute("BEGIN IMMEDIATE")
@@ -209,13 +212,16 @@ def free_bytes(path: Path) -> int | None:
         return None
 
 
+_DAMAGE = ("malformed", "could not decode", "no such column", "no such table")
+
+
 def _is_read_only(error: sqlite3.Error) -> bool:
     return "readonly" in str(error) or "unable to open" in str(error)
 
 
 def translate(error: Exception, path: Path, *, opening: bool = False) -> K3GateError:
     """The error of ours for one of SQLite or of the system; other errors keep their text."""
-    text = " ".join(str(error).split())
+    text = printable(" ".join(str(error).split())[:200])
     lower = text.lower()
     if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):
         return UsageError(f"store {path}: {text}: the run is not in this store, or is already in it")
@@ -228,7 +234,7 @@ def translate(error: Exception, path: Path, *, opening: bool = False) -> K3GateE
         )
     if "not a database" in lower:
         return UsageError(f"{path} is not a k3gate store: name another file with --store or K3GATE_STORE")
-    if "malformed" in lower:
+    if isinstance(error, UnicodeDecodeError) or any(word in lower for word in _DAMAGE):
         return UsageError(
             f"store {path} is damaged ({text}): recover it with `sqlite3 {path} .recover`, or use another --store"
         )
