@@ -23,7 +23,7 @@ _FIRMWARE_MARKS = (
     (r"bhyve", "bhyve"),
     (r"nutanix", "Nutanix AHV"),
     (r"google compute engine|amazon ec2(?!.*metal)|alibaba cloud ecs|openstack|droplet|vserver", "KVM"),
-    (r"\bqemu\b|\bkvm\b|bochs|red hat.*kvm|standard pc", "KVM"),
+    (r"\bqemu\b|\bkvm\b|bochs|red hat.*kvm|standard pc", "QEMU or KVM"),
 )
 _CLOCKS = (("kvm-clock", "KVM"), ("hyperv_clocksource", "Hyper-V"), ("xen", "Xen"))
 _CONTAINER_MARKS = (
