@@ -365,6 +365,11 @@ def test_a_run_that_cannot_be_ours(other: Store, changed, change: Callable[[Any]
     refusal(other, changed(change))
 
 
+def test_a_document_that_is_nested_too_deep(other: Store, changed) -> None:
+    path = changed(lambda document: document["record"]["evidence"][0].update(data={"x": deep(100)}))
+    assert "nested more than 64 deep" in refusal(other, path)
+
+
 def test_names_that_no_database_takes_become_visible_escapes(other: Store, changed) -> None:
     def change(document: Any) -> None:
         document["record"]["run"]["machine_name"] = "a\ud800b\x00c"
