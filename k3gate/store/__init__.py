@@ -238,7 +238,7 @@ def open_store(location: str | None = None, *, create: bool = True) -> Store:
     if "://" in where:
         from k3gate.store.engine import EngineDatabase
 
-        database = EngineDatabase(where)
+        database = EngineDatabase(where, create=create)
     else:
         database = _sqlite(Path(where).expanduser().absolute(), create)
     try:

@@ -108,7 +108,7 @@ def _on(rows: list[Row], machine: str) -> list[Row]:
 
 def _is_on(row: Row, machine: str) -> bool:
     name, identity, fingerprint = row[1], row[2] or "", row[3] or ""
-    if not machine:
+    if not machine.removeprefix("sha256:"):
         return False
     return (
         name == machine

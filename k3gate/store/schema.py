@@ -36,9 +36,7 @@ def _has_tables(database: Database) -> bool:
         from k3gate.store.engine import EngineDatabase
 
         assert isinstance(database, EngineDatabase)
-        seen: list[str] = []
-        database.migrate(lambda connection: seen.extend(inspect(connection).get_table_names()))
-        tables = set(seen)
+        tables = set(database.migrate(lambda connection: inspect(connection).get_table_names()))
     else:
         names = database.read(lambda at: at.rows("SELECT name FROM sqlite_master WHERE type = 'table'"))
         tables = {row[0] for row in names}
