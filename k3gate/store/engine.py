@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from k3gate.documents import printable
 from k3gate.errors import K3GateError, StorageError, UsageError
@@ -49,7 +49,9 @@ class EngineDatabase:
         self._reading = self._writing
         self.file: Path | None = None
         if parsed.get_backend_name() == "sqlite":
-            self.file = Path(parsed.database or ":memory:")
+            if parsed.database in (None, "", ":memory:"):
+                raise UsageError(f"store {self.name} names no file and would be lost: give a path")
+            self.file = Path(str(parsed.database))
             if not create and not self.file.exists():
                 raise UsageError(f"there is no store {self.name}: make a run first (k3gate run)")
             self._reading = self._writing.execution_options(k3gate_begin="BEGIN")
@@ -82,7 +84,7 @@ class EngineDatabase:
         cause = (error.orig if isinstance(error, DBAPIError) else None) or error
         if self.file is not None and isinstance(cause, Exception):
             return translate(cause, self.file, opening=reading)
-        if type(cause).__name__ == "IntegrityError":
+        if isinstance(error, IntegrityError):
             return UsageError(
                 f"store {self.name}: {_line(cause)}: the run is not in this store, or is already in it"
             )

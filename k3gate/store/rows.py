@@ -229,7 +229,7 @@ def _save_samples(at: Statements, metric: int, samples: tuple[Sample, ...], new_
 
 
 def read_outcomes(at: Statements, run_id: str) -> tuple[Outcome, ...]:
-    """All outcomes of a run, in the order in which they were saved."""
+    """All outcomes of a run, in the order in which they were saved; raises `ValueError` for bad rows."""
     rounds: dict[int, list[Round]] = defaultdict(list)
     for row in at.rows(
         "SELECT outcome_id, round, round.state, round.reason, round.seconds, timed_seconds, setup_seconds, process "
@@ -254,7 +254,7 @@ def read_outcomes(at: Statements, run_id: str) -> tuple[Outcome, ...]:
         run=run_id,
     ):
         metrics[row[1]].append(_metric(row, samples[row[0]]))
-    return tuple(
+    outcomes = tuple(
         Outcome(
             probe=row[1],
             case=row[2],
@@ -272,14 +272,20 @@ def read_outcomes(at: Statements, run_id: str) -> tuple[Outcome, ...]:
             run=run_id,
         )
     )
+    for outcome in outcomes:
+        check_finite(outcome)
+    return outcomes
 
 
 def _metric(row: tuple[Any, ...], samples: Iterable[Sample]) -> Metric:
+    labels = json.loads(row[5])
+    if not isinstance(labels, dict):
+        raise ValueError("the labels of a metric are no JSON object")
     return Metric(
         name=row[2],
         unit=row[3],
         better=Better(row[4]),
-        labels=json.loads(row[5]),
+        labels=labels,
         samples=tuple(samples),
         median=row[6],
         interval=None if row[7] is None else (row[7], row[8]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k3gate.errors import UsageError
+from k3gate.errors import K3GateError, UsageError
 from k3gate.store.database import Database, SQLiteDatabase, Statements
 
 if TYPE_CHECKING:
@@ -61,7 +61,12 @@ def _migrate(database: Database) -> None:
     from k3gate.store.engine import EngineDatabase
 
     if isinstance(database, EngineDatabase):
-        database.migrate(upgrade)
+        try:
+            database.migrate(upgrade)
+        except K3GateError:
+            # Another process may have made the same tables first.
+            if not _has_tables(database) or database.read(_version) != KNOWN[-1]:
+                raise
         return
     assert isinstance(database, SQLiteDatabase)
     engine = create_engine("sqlite://", creator=database.open, poolclass=NullPool)

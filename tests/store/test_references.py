@@ -57,6 +57,7 @@ def test_only_complete_runs_are_evidence(filled: Store) -> None:
         ("%", ["cccc2222"]),
         ("latest@nowhere", ["nowhere", "box", "other"]),
         ("latest@", ["box", "other"]),
+        ("latest@sha256:", ["box", "other"]),
         ("latest@box", ["2 machines", "m-1", "m-3"]),
         ("a\nb\x1b[31m", ["a\\nb\\x1b[31m"]),
     ],
