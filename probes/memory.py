@@ -10,7 +10,7 @@ Cases, planned from the inventory alone:
     residency.image     the target's image is allocated, touched and verified; a small pool in short profiles
 
 A figure is bytes loaded / (last end - first start) of all threads, taken over whole passes of a pool that is
-at least four times the last-level caches in play.
+at least four times the level-2 and last-level caches in play.
 """
 
 from __future__ import annotations

@@ -71,8 +71,10 @@ class _Planner:
         for target in self.targets:
             own = self.cpus_of[target.id]
             sources = [one for one in self.inventory.numa.nodes if self.cpus_of[one.id]]
-            caches = [sets.cache_bytes(self.inventory.cpu, self.cpus_of[one.id]) for one in sources]
-            size = max((sets.working_set(cache, self.requested) for cache in caches), default=0)
+            cpu = self.inventory.cpu
+            size = max(
+                (sets.working_set(cpu, self.cpus_of[one.id], self.requested) for one in sources), default=0
+            )
             if not size:
                 continue
             spec = self._spec(target, size, own or self.cpus)
@@ -145,7 +147,7 @@ class _Planner:
             return []
         part = 0
         for cpus in readers.values():
-            least = sets.working_set(sets.cache_bytes(self.inventory.cpu, cpus))
+            least = sets.working_set(self.inventory.cpu, cpus)
             part = max(part, sets.round_up(-(-least // len(cpus)), sets.HUGE_PAGE))
         everyone = [cpu for cpus in readers.values() for cpu in cpus]
         if self.requested:
@@ -191,7 +193,7 @@ class _Planner:
             else:
                 caches = case.labels["cache_bytes"]
                 if isinstance(caches, int):
-                    reason += f"; {sets.CACHE_FACTOR} x {exact_bytes(caches)} of last-level caches are needed"
+                    reason += f"; {sets.CACHE_FACTOR} x {exact_bytes(caches)} of last-level caches and the level-2 caches below them are needed"
                 self.left_out.append(LeftOut(self.probe, case.name, reason))
         return kept
 

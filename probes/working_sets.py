@@ -69,10 +69,27 @@ def cache_bytes(cpu: Cpu, cpus: Sequence[int]) -> int | None:
     return total or None
 
 
-def working_set(caches: int | None, requested: int | None = None) -> int:
-    """Bytes to walk over for these caches, a multiple of 2 MiB; `requested` has passed `check_request`."""
-    wanted = max(CACHE_FACTOR * (caches or 0), MINIMUM_BYTES, requested or 0)
-    return round_up(wanted, HUGE_PAGE)
+def level_2_bytes(cpu: Cpu, cpus: Sequence[int]) -> int:
+    """Summed size of the level-2 caches of these CPUs that lie below a further level; 0 where none is known.
+
+    Today's servers keep different lines in both levels, so what they hold together is what must be exceeded.
+    """
+    if not any(one.level > 2 for one in cpu.caches):
+        return 0
+    mine = set(cpus)
+    return sum(
+        one.bytes
+        for one in cpu.caches
+        if one.level == 2 and not one.kind.lower().startswith("instr")
+        for shared in one.cpus
+        if mine & set(shared)
+    )
+
+
+def working_set(cpu: Cpu, cpus: Sequence[int], requested: int | None = None) -> int:
+    """Bytes to walk over for these CPUs, a multiple of 2 MiB; `requested` has passed `check_request`."""
+    caches = (cache_bytes(cpu, cpus) or 0) + level_2_bytes(cpu, cpus)
+    return round_up(max(CACHE_FACTOR * caches, MINIMUM_BYTES, requested or 0), HUGE_PAGE)
 
 
 def check_request(requested: int | None, caches: int | None) -> None:

@@ -168,7 +168,7 @@ def test_what_does_not_fit_is_left_out_with_the_arithmetic(make_inventory) -> No
     planned = _plan(small)
     assert _names(planned) == {"residency.image"}
     reason = next(one.reason for one in planned.left_out if one.case == "read.machine")
-    assert "4.6 GB" in reason and "1.8 GB" in reason and "90%" in reason
+    assert "5.0 GB" in reason and "1.8 GB" in reason and "90%" in reason
 
 
 def test_a_full_node_refuses_its_own_cells_but_page_cache_does_not(make_inventory) -> None:
@@ -257,3 +257,12 @@ def test_a_forced_instruction_set_goes_into_the_plan_and_a_lacking_one_is_refuse
     monkeypatch.setenv("K3GATE_ISA", "sse9")
     with pytest.raises(UsageError, match=r"sse9.*it has .*generic"):
         _plan(make_inventory())
+
+
+def test_level_2_caches_below_the_last_level_count_too(make_inventory) -> None:
+    from k3gate.probes import working_sets
+
+    inventory = make_inventory("bare_metal")
+    cpus = working_sets.one_per_core(inventory.cpu.online, inventory.cpu.siblings)
+    assert working_sets.level_2_bytes(inventory.cpu, cpus) == 64 * 2 * 2**20
+    assert working_sets.working_set(inventory.cpu, cpus) == 4 * (2 * 60 + 64 * 2) * 2**20
