@@ -193,7 +193,8 @@ class _Planner:
             else:
                 caches = case.labels["cache_bytes"]
                 if isinstance(caches, int):
-                    reason += f"; {sets.CACHE_FACTOR} x {exact_bytes(caches)} of last-level caches and the level-2 caches below them are needed"
+                    least = f"{sets.CACHE_FACTOR} x {exact_bytes(caches)} of last-level caches"
+                    reason += f"; {least} and the level-2 caches below them are needed"
                 self.left_out.append(LeftOut(self.probe, case.name, reason))
         return kept
 

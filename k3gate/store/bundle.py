@@ -17,6 +17,7 @@ import json
 import math
 import os
 import re
+import stat
 import struct
 import tempfile
 import zipfile
@@ -26,9 +27,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from k3gate import __version__
-from k3gate.documents import canonical, plain, structure
+from k3gate.documents import canonical, plain, printable, structure
 from k3gate.errors import StorageError, UsageError
-from k3gate.records import Outcome, RunRecord, RunStatus
+from k3gate.records import GateResult, Outcome, RunRecord, RunStatus
 from k3gate.store import ARTIFACT_BYTES, Artifact, insert_artifact, judgements, processes, rows
 from k3gate.store.database import Statements
 
@@ -43,7 +44,7 @@ BUNDLE_BYTES = 2**30
 DIRECTORY_BYTES = 2**21
 DEPTH = 64
 _DOCUMENTS = ("run.json", "evaluations.json")
-_ARTIFACT = re.compile(r"artifacts/\d{4}")
+_ARTIFACT = re.compile(r"artifacts/[0-9]{4}")
 
 
 def export_run(store: Store, run_id: str, path: Path) -> None:
@@ -144,6 +145,7 @@ def import_bundle(store: Store, path: Path) -> str:
         _check_outcomes(record.outcomes)
         for one in evaluations:
             _check_text(one.criteria_text + one.target_text)
+            _check_observed(one.result)
     except (AttributeError, KeyError, TypeError, ValueError, IndexError, RecursionError) as error:
         raise _refuse(path, f"its content is no run ({_line(error)})") from error
     if record.run.status is RunStatus.RUNNING:
@@ -154,19 +156,24 @@ def import_bundle(store: Store, path: Path) -> str:
         raise _refuse(path, "its run has no id of ours")
     if any(one.result.run != run.id for one in evaluations) or any(w.run != run.id for w in record.waivers):
         raise _refuse(path, "it judges another run than it holds")
+    if not {one.subject for one in record.evidence} <= {
+        run.fingerprint,
+        *(subject for subject, _ in subjects),
+    }:
+        raise _refuse(path, "it holds evidence on what its run is not about")
 
     def work(at: Statements) -> None:
         if at.rows("SELECT 1 FROM run WHERE id = :id", id=run.id):
-            _merge(at, record, evaluations, path)
-            return
-        nobody = processes.Writer(None, None, None, None)
-        rows.insert_run(at, run, record.inventory, nobody)
-        for outcome in record.outcomes:
-            rows.save_outcome(at, run.id, outcome, None)
+            _require_same(at, record, path)
+        else:
+            nobody = processes.Writer(None, None, None, None)
+            rows.insert_run(at, run, record.inventory, nobody)
+            for outcome in record.outcomes:
+                rows.save_outcome(at, run.id, outcome, None)
+            for artifact in artifacts:
+                insert_artifact(at, run.id, artifact)
         for subject, kind in subjects:
             judgements.add_subject(at, run.id, subject, kind)
-        for artifact in artifacts:
-            insert_artifact(at, run.id, artifact)
         _add_judgements(at, record, evaluations)
 
     try:
@@ -192,22 +199,26 @@ def _check_outcomes(outcomes: tuple[Outcome, ...]) -> None:
             raise ValueError("a metric stands twice in an outcome")
 
 
-def _merge(
-    at: Statements, record: RunRecord, evaluations: tuple[judgements.StoredEvaluation, ...], path: Path
-) -> None:
-    """Add the judgements that the store lacks to a run that it has; another run of this id is refused."""
+def _check_observed(result: GateResult) -> None:
+    for step in result.steps:
+        for check in step.checks:
+            if not (check.observed is None or isinstance(check.observed, str | int | float)):
+                raise ValueError("a check observed what is neither text nor number")
+
+
+def _require_same(at: Statements, record: RunRecord, path: Path) -> None:
+    """Raise `UsageError` where the store holds another run of this id."""
     run, inventory = rows.read_run(at, record.run.id)
-    outcomes = rows.read_outcomes(at, run.id)
-    if (run, inventory, outcomes) != (record.run, record.inventory, record.outcomes):
+    if (run, inventory, rows.read_outcomes(at, run.id)) != (record.run, record.inventory, record.outcomes):
         raise UsageError(
             f"cannot import {path}: the store holds another run with the id {run.id}; import it into another --store"
         )
-    _add_judgements(at, record, evaluations)
 
 
 def _add_judgements(
     at: Statements, record: RunRecord, evaluations: tuple[judgements.StoredEvaluation, ...]
 ) -> None:
+    """Add the judgements that the store lacks."""
     known = {
         row[0] for row in at.rows("SELECT digest FROM evaluation WHERE run_id = :run", run=record.run.id)
     }
@@ -239,6 +250,8 @@ def _artifact(document: dict[str, Any], members: dict[str, bytes]) -> Artifact:
 def _read(path: Path) -> dict[str, bytes]:
     """All members of a bundle, checked against its manifest."""
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise _refuse(path, "it is no file")
         if path.stat().st_size > BUNDLE_BYTES:
             raise _refuse(path, f"it is larger than {BUNDLE_BYTES} bytes")
         _check_directory(path)
@@ -295,7 +308,7 @@ def _check(path: Path, members: dict[str, bytes]) -> None:
     found = {name: (len(data), hashlib.sha256(data).hexdigest()) for name, data in members.items()}
     for name in (*_DOCUMENTS, *sums, *found):
         if found.get(name) != sums.get(name) or name not in found:
-            raise _refuse(path, f"its {name[:60]} does not agree with the manifest: fetch the bundle again")
+            raise _refuse(path, f"its {name[:60]!r} does not agree with the manifest: fetch the bundle again")
 
 
 def _check_directory(path: Path) -> None:
@@ -343,7 +356,7 @@ def _check_text(text: str) -> None:
 
 
 def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+    return printable(" ".join(str(error).split())[:200])
 
 
 def _refuse(path: Path, why: str) -> UsageError:
