@@ -232,15 +232,17 @@ def _add_judgements(
 
 
 def _artifact(document: dict[str, Any], members: dict[str, bytes]) -> Artifact:
-    text = [document["probe"], document["case"], document["name"], document["note"]]
-    if not all(one is None or isinstance(one, str) for one in text) or not isinstance(document["size"], int):
+    text = [document["probe"], document["case"], document["note"]]
+    if not all(one is None or isinstance(one, str) for one in text) or not isinstance(document["name"], str):
         raise ValueError("an artifact's labels are no text")
+    if not isinstance(document["size"], int) or not _ARTIFACT.fullmatch(document["member"]):
+        raise ValueError("an artifact has no size, or is no member of its own")
     if len(members[document["member"]]) > ARTIFACT_BYTES:
         raise ValueError(f"an artifact is longer than {ARTIFACT_BYTES} bytes")
     return Artifact(
         document["probe"],
         document["case"],
-        str(document["name"]),
+        document["name"],
         members[document["member"]],
         document["size"],
         document["note"],
