@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from k3gate import __version__
-from k3gate.errors import EXIT_INTERRUPTED, EXIT_USAGE, K3GateError
+from k3gate.errors import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_USAGE, K3GateError
 
 COMMANDS = {
     "run": "Measure this machine, store the run, judge it.",
@@ -74,8 +74,25 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Entry point of the `k3gate` command; exits with the code that design and docs promise."""
+    """Entry point of the `k3gate` command; exits with the code that docs/README.md promises."""
+    _open_closed_streams()
     sys.exit(invoke(sys.argv[1:]))
+
+
+def _open_closed_streams() -> None:
+    """Give closed standard streams the null device.
+
+    Python has None for them, and their numbers would go to the next pipe that is opened, a worker's perhaps.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
 
 
 def invoke(arguments: list[str]) -> int:
@@ -99,10 +116,11 @@ def invoke(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         complain("interrupted")
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output went away (`k3gate runs | head`): nothing is left to say.
+    except (BrokenPipeError, SystemExit):
+        # The reader of our output went away (`k3gate runs | head`), which click turns into SystemExit: nothing
+        # is left to say, and the code is that of a program that SIGPIPE ended, not one of a verdict.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return EXIT_BROKEN_PIPE
     return result if isinstance(result, int) else 0
 
 

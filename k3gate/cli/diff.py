@@ -53,7 +53,7 @@ def _print(comparison: object) -> None:
 
     assert isinstance(comparison, Comparison)
     for letter, side in zip("AB", comparison.sides, strict=True):
-        name = side.machine_name or side.fingerprint or "unknown machine"
+        name = side.machine_name or (side.fingerprint or "unknown machine")[:19]
         say(f"{letter}  run {side.run}  {side.started}  {side.profile}  {name}  {side.model or ''}".rstrip())
     say()
     if not comparison.comparable:

@@ -118,5 +118,7 @@ def print_measurements(record: RunRecord) -> None:
 def run_line(record: RunRecord) -> str:
     """One line that says which run this is."""
     run = record.run
-    machine = run.machine_name or run.fingerprint or "unknown machine"
+    machine = run.machine_name or (
+        f"machine {run.fingerprint[:19]}" if run.fingerprint else "an unknown machine"
+    )
     return f"run {run.id} on {machine}, profile {run.profile}, {run.status.value}, {duration(run.seconds)}"

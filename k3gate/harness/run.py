@@ -31,6 +31,7 @@ from k3gate.records import Inventory, Outcome, Run, RunRecord, RunStatus
 if TYPE_CHECKING:
     from k3gate.store import Store
 
+NAME_CHARACTERS = 100
 CLOCK_STEP_SECONDS = 2.0
 """Wall clock and monotonic clock may part by this much before it is called a step."""
 
@@ -63,6 +64,10 @@ class Prepared:
 def prepare(request: Request) -> Prepared:
     """Read the machine and plan the run; raises `UsageError` for anything that cannot be used."""
     criteria_module.load(request.criteria)
+    if request.machine_name is not None and not 0 < len(request.machine_name.strip()) <= NAME_CHARACTERS:
+        raise UsageError(
+            f"a machine's name has 1 to {NAME_CHARACTERS} characters: give --machine another one"
+        )
     target = targets.load(request.target)
     image = target.image()
     profile = profiles.load(

@@ -181,13 +181,18 @@ def text(plan: Plan) -> str:
             f"{quantity(case.bytes, 'B'):>10}  {case.title}"
         )
     lines.append(
-        f"{len(plan.cases)} cases in {len(plan.groups)} groups and {len(plan.executions)} workers, one at a "
-        f"time: about {duration(plan.seconds)} of the {duration(plan.profile.seconds)} of profile "
-        f"{plan.profile.name}, at most {quantity(plan.bytes, 'B')} of memory"
+        f"{_count(len(plan.cases), 'case')} in {_count(len(plan.groups), 'group')} and "
+        f"{_count(len(plan.executions), 'worker')}, one at a time: about {duration(plan.seconds)} of the "
+        f"{duration(plan.profile.seconds)} of profile {plan.profile.name}, at most "
+        f"{quantity(plan.bytes, 'B')} of memory"
     )
     lines += [f"left out: {one.probe}/{one.case}: {one.reason}" for one in plan.left_out]
     lines += [f"not run: {one.probe}: {one.state.value}: {one.reason}" for one in plan.refused]
     return printable("\n".join(lines)) + "\n"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _ask(probe: Probe, inventory: Inventory, profile: Profile) -> Planned | Outcome:

@@ -175,3 +175,29 @@ def test_a_disk_that_fills_up_stops_the_run_and_keeps_its_rows_sto_02(cli, tmp_p
         assert cli("show", env=store).code == 0
     finally:
         subprocess.run(["umount", small], check=True)
+
+
+def test_a_machine_without_a_name_or_with_a_book_for_one(cli) -> None:
+    assert "1 to 100 characters" in cli("run", "--probe", "selftest", "--machine", " ").complaint()
+    assert "1 to 100 characters" in cli("run", "--probe", "selftest", "--machine", "x" * 101).complaint()
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+def test_closed_streams_are_no_reason_for_a_traceback(
+    cli, selftest: str, tmp_path: Path, closed: str
+) -> None:
+    line = f'"{sys.executable}" -m k3gate gate {closed}'
+    environment = {**os.environ, "K3GATE_STORE": str(tmp_path / "runs.sqlite")}
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=environment)
+    assert done.returncode in (1, 3), done.stderr
+    assert "Traceback" not in done.stderr
+    line = f'"{sys.executable}" -m k3gate run --probe selftest {closed}'
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_verdict(cli, selftest: str, tmp_path: Path) -> None:
+    line = f'{{ "{sys.executable}" -m k3gate show --json; echo $? >&2; }} | true'
+    environment = {**os.environ, "K3GATE_STORE": str(tmp_path / "runs.sqlite")}
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=environment)
+    assert done.stderr.split() == ["141"]
