@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,18 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "runs.sqlite"
 
 
+@pytest.fixture(scope="session")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty store to copy: migrations take longer than most tests of a store."""
+    made = tmp_path_factory.mktemp("empty") / "runs.sqlite"
+    open_store(str(made)).close()
+    return made
+
+
 @pytest.fixture
-def store(path: Path) -> Iterator[Store]:
+def store(path: Path, empty: Path) -> Iterator[Store]:
     """An empty store."""
+    shutil.copyfile(empty, path)
     with open_store(str(path)) as opened:
         yield opened
 

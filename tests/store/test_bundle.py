@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import shutil
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -46,7 +47,8 @@ def full(store: Store, make_run, make_inventory, make_outcome, make_waiver, make
 
 
 @pytest.fixture
-def other(tmp_path: Path) -> Iterator[Store]:
+def other(tmp_path: Path, empty: Path) -> Iterator[Store]:
+    shutil.copyfile(empty, tmp_path / "other.sqlite")
     with open_store(str(tmp_path / "other.sqlite")) as opened:
         yield opened
 

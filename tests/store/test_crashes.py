@@ -28,7 +28,7 @@ for number, outcome in enumerate(rounds):
 
 
 @pytest.mark.case("STO-05")
-@pytest.mark.parametrize("last", [0, 3, 17, 40])
+@pytest.mark.parametrize("last", [0, 17, 40])
 def test_a_writer_killed_in_the_middle_of_its_saves_leaves_whole_rounds_sto_05(
     path: Path, make_run, make_inventory, make_outcome, last: int
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,7 +33,8 @@ def full(store: Store, make_run, make_inventory, make_outcome, make_result) -> S
 
 
 @pytest.fixture
-def other(tmp_path: Path) -> Iterator[Store]:
+def other(tmp_path: Path, empty: Path) -> Iterator[Store]:
+    shutil.copyfile(empty, tmp_path / "other.sqlite")
     with open_store(str(tmp_path / "other.sqlite")) as opened:
         yield opened
 
