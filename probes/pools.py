@@ -223,7 +223,11 @@ def _counted(counts: Counter[int]) -> str:
 
 
 def page_size(pools: Sequence[FilledPool]) -> tuple[int | None, Proof]:
-    """(page size that the pools really have, its proof), from /proc/self/smaps; None where it is mixed."""
+    """(page size that the pools really have, its proof), from /proc/self/smaps; None where it is mixed.
+
+    The kernel may run out of huge pages half-way: then the size is not proven, and the figure stands with that
+    word. The proof is false only where base pages were asked for and others came.
+    """
     sizes: set[int | None] = set()
     said: list[str] = []
     for one in pools:
@@ -235,9 +239,11 @@ def page_size(pools: Sequence[FilledPool]) -> tuple[int | None, Proof]:
         sizes.add(size)
         said.append(text)
     detail = "; ".join(dict.fromkeys(said)) + " (smaps)"
+    asked_for_base = any(one.pages == "small" for one in pools)
     if len(sizes) == 1 and None not in sizes:
-        return sizes.pop(), Proof("page_size", True, detail)
-    return None, Proof("page_size", None if "not found" in detail else False, detail)
+        size = sizes.pop()
+        return size, Proof("page_size", not (asked_for_base and size == HUGE_PAGE), detail)
+    return None, Proof("page_size", False if asked_for_base and "not found" not in detail else None, detail)
 
 
 def _page_size(one: FilledPool, fields: dict[str, int]) -> tuple[int | None, str]:

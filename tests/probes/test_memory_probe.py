@@ -251,3 +251,23 @@ def test_top_16_unknown_placement_is_said_on_the_figure(make_inventory, monkeypa
     [metric] = _run(make_inventory, "read.node0.node0")
     assert metric.proofs[0].ok is None
     assert (metric.reason or "").startswith("placement unknown: mbind refused")
+
+
+@pytest.mark.parametrize(
+    ("pages", "huge", "ok"),
+    [("transparent", 0.8, None), ("transparent", 1.0, True), ("small", 0.5, False), ("small", 1.0, False)],
+)
+def test_pages_that_are_mixed_are_not_proven_and_fail_nothing_but_base_pages(
+    monkeypatch: pytest.MonkeyPatch, pages: str, huge: float, ok: bool | None
+) -> None:
+    from types import SimpleNamespace
+
+    from k3gate.probes import pools
+
+    size = 100 * 2**21
+    fields = {"KernelPageSize": 4096, "AnonHugePages": int(huge * size)}
+    monkeypatch.setattr(pools, "smaps_fields", lambda address: fields)
+    pool = SimpleNamespace(pool=SimpleNamespace(address=0), pages=pages, bytes=size)
+    found, proof = pools.page_size([pool])  # type: ignore[list-item]
+    assert proof.ok is ok
+    assert (found is None) == (huge < 1)
