@@ -47,6 +47,10 @@ def check_output(path: str | None) -> None:
     folder = target.parent
     if target.is_dir():
         raise UsageError(f"cannot write {path}: it is a directory; name a file")
+    if target.is_block_device():
+        raise UsageError(f"cannot write {path}: it is a block device; name a file")
+    if target.is_file() and target.open("rb").read(16) in (b"SQLite format 3\0",):
+        raise UsageError(f"cannot write {path}: it is a database, perhaps the store; name another file")
     if not folder.is_dir():
         raise UsageError(f"cannot write {path}: there is no directory {folder}; make it first")
     import os
