@@ -1,85 +1,216 @@
-"""The documents of `--json` have the shape that docs/schemas promises."""
+"""The documents of `--json` have the shape that docs/schemas promises, and others are refused."""
 
 from __future__ import annotations
 
 import copy
 import json
-import os
+import shutil
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 
+from k3gate import host
+
 SCHEMAS = Path(__file__).resolve().parents[2] / "docs" / "schemas"
+NAMES = sorted(path.name.removesuffix(".schema.json") for path in SCHEMAS.iterdir())
+Ask = Callable[..., Any]
+Key = str | int
+
+PROMISED = {
+    "host": {
+        "": "machine cpu numa memory pci gpus storage sensors kernel limits findings",
+        "machine": "id fingerprint name board firmware hypervisor",
+        "cpu": "model sockets cores threads isa amx",
+        "cpu.amx": "tile int8 bf16 granted",
+        "numa": "nodes",
+        "numa.nodes.0": "id cpus memory_bytes kind distances",
+        "memory": "slots populated channels configured_mts rated_mts theoretical_bytes_per_s dimms",
+    },
+    "run": {
+        "": "run inventory outcomes gate",
+        "run": "id machine profile version started ended",
+        "outcomes.0": "probe case state reason seconds metrics",
+        "outcomes.0.metrics.0": "name unit better labels samples median interval state reason proofs",
+        "outcomes.0.metrics.0.samples.0": "value round process start_s",
+    },
+    "gate": {
+        "": "run target criteria verdict waivers steps",
+        "steps.0": "step name verdict checks",
+        "steps.5.checks.1": "id claim verdict observed interval bound unit reason source remedy waiver evidence",
+        "steps.5.checks.1.bound": "min max",
+    },
+    "diff": {
+        "": "comparable reasons machines metrics verdict",
+        "metrics.0": "name labels ratio interval verdict",
+    },
+    "plan-dry-run": {
+        "": "profile seconds bytes cases left_out refused",
+        "cases.0": "probe case title group rounds seconds bytes",
+    },
+    "probes": {
+        "": "probes notices",
+        "probes.0": "name title state reason metrics",
+        "probes.0.metrics.0": "name unit better title divides",
+    },
+    "runs": {
+        "": "runs",
+        "runs.0": "id machine machine_name fingerprint profile status started seconds verdict target",
+    },
+}
+"""By the path to an object in a real document: the keys that may not be missing."""
+
+
+def schema(name: str) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((SCHEMAS / f"{name}.schema.json").read_text())
+    return loaded
 
 
 def validator(name: str) -> jsonschema.Draft202012Validator:
-    schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text())
-    jsonschema.Draft202012Validator.check_schema(schema)
-    return jsonschema.Draft202012Validator(schema)
+    jsonschema.Draft202012Validator.check_schema(schema(name))
+    return jsonschema.Draft202012Validator(schema(name))
+
+
+def at(document: Any, path: str) -> Any:
+    for key in filter(None, path.split(".")):
+        document = document[int(key) if key.isdigit() else key]
+    return document
 
 
 @pytest.fixture(scope="module")
-def ask(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def ask(shell: Callable[..., Any], stored: Path, tmp_path_factory: pytest.TempPathFactory) -> Ask:
+    """`ask("gate", 1, 3)`: the one document that a command prints, and the exit codes it may have."""
     folder = tmp_path_factory.mktemp("schemas")
+    shutil.copy(stored, folder / "runs.sqlite")
 
-    def call(*arguments: str) -> Any:
-        done = subprocess.run(
-            [sys.executable, "-m", "k3gate", *arguments, "--json"],
-            capture_output=True,
-            text=True,
-            cwd=folder,
-            env={**os.environ, "K3GATE_STORE": str(folder / "runs.sqlite")},
-            timeout=60,
-        )
-        assert done.returncode in (0, 1, 3), done.stderr
+    def call(line: str, *codes: int, **environment: str) -> Any:
+        environment = {"K3GATE_STORE": str(folder / "runs.sqlite"), **environment}
+        done = shell(f"k3gate {line} --json", folder, errors=subprocess.PIPE, **environment)
+        assert done.returncode in (codes or (0,)), done.stderr
         return json.loads(done.stdout)
 
-    call("run", "--probe", "selftest", "-q")
-    call("run", "--probe", "selftest", "-q")
     return call
 
 
+@pytest.fixture(scope="module")
+def documents(ask: Ask) -> dict[str, Any]:
+    """A real document of each schema; the store holds two runs from here on."""
+    return {
+        "run": ask("run --probe selftest --machine box-b --quiet"),
+        "host": ask("host"),
+        "gate": ask("gate", 1, 3),
+        "diff": ask("diff latest@box-a latest@box-b"),
+        "plan-dry-run": ask("run --dry-run"),
+        "probes": ask("probes"),
+        "runs": ask("runs"),
+    }
+
+
+def test_each_schema_is_tested_and_named_on_the_page() -> None:
+    assert set(NAMES) == set(PROMISED)
+    page = (SCHEMAS.parent / "json.md").read_text()
+    assert all(f"(schemas/{name}.schema.json)" in page for name in NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_real_document_fits_its_schema(name: str, documents: dict[str, Any]) -> None:
+    validator(name).validate(documents[name])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_document_without_a_promised_key_is_refused(name: str, documents: dict[str, Any]) -> None:
+    check = validator(name)
+    for path, keys in PROMISED[name].items():
+        for key in keys.split():
+            broken = copy.deepcopy(documents[name])
+            del at(broken, path)[key]
+            assert not check.is_valid(broken), (path, key)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_promised_key_of_another_type_is_refused(name: str, documents: dict[str, Any]) -> None:
+    check = validator(name)
+    for path, keys in PROMISED[name].items():
+        for key in keys.split():
+            broken = copy.deepcopy(documents[name])
+            place = at(broken, path)
+            # An object where text, number or list belongs, a text where an object does.
+            place[key] = "text" if isinstance(place[key], dict) else {"no": "such thing"}
+            assert not check.is_valid(broken), (path, key)
+
+
 @pytest.mark.parametrize(
-    ("schema", "arguments"),
+    ("name", "path", "key", "value"),
     [
-        ("run", ["show"]),
-        ("host", ["host"]),
-        ("gate", ["gate"]),
-        ("plan", ["run", "--dry-run"]),
-        ("probes", ["probes"]),
-        ("runs", ["runs"]),
+        ("run", "run", "id", "../../etc"),
+        ("run", "run", "started", "yesterday"),
+        ("run", "outcomes.0", "state", "fine"),
+        ("run", "outcomes.0.metrics.0", "median", "1 GB/s"),
+        ("run", "outcomes.0.metrics.0", "interval", [1.0]),
+        ("run", "outcomes.0.metrics.0.samples.0", "value", None),
+        ("run", "gate.steps.0.checks.0", "verdict", "maybe"),
+        ("host", "numa.nodes.0", "id", "0"),
+        ("host", "numa.nodes.0", "memory_bytes", -1),
+        ("host", "cpu", "cores", "64"),
+        ("gate", "", "verdict", "ok"),
+        ("gate", "", "steps", []),
+        ("gate", "steps.0", "name", "bom"),
+        ("gate", "steps.5.checks.1.bound", "max", "5 %"),
+        ("diff", "metrics.0", "verdict", "faster"),
+        ("diff", "metrics.0", "ratio", "0.9"),
+        ("diff", "", "machines", []),
+        ("plan-dry-run", "cases.0", "seconds", "about 2 s"),
+        ("plan-dry-run", "cases.0", "rounds", 0),
+        ("probes", "probes.0.metrics.0", "better", "more"),
+        ("runs", "runs.0", "status", "done"),
+        ("runs", "runs.0", "seconds", "1.8 s"),
     ],
 )
-def test_a_document_fits_its_schema(ask: Any, schema: str, arguments: list[str]) -> None:
-    validator(schema).validate(ask(*arguments))
+def test_a_broken_document_is_refused(
+    name: str, path: str, key: str, value: object, documents: dict[str, Any]
+) -> None:
+    broken = copy.deepcopy(documents[name])
+    at(broken, path)[key] = value
+    assert not validator(name).is_valid(broken)
 
 
-def test_a_comparison_and_a_judgement_with_a_waiver_fit_their_schemas(ask: Any) -> None:
-    first, second = (run["id"] for run in ask("runs")["runs"])
-    validator("diff").validate(ask("diff", first, second))
-    document = ask("waive", first, "roofline.power", "--who", "A. Buyer", "--why", "no meter at hand")
-    assert document["waivers"] == 1
-    validator("gate").validate(document)
+@pytest.mark.parametrize("name", NAMES)
+def test_keys_may_be_added_anywhere(name: str, documents: dict[str, Any]) -> None:
+    extended = copy.deepcopy(documents[name])
+    for path in PROMISED[name]:
+        at(extended, path)["a_later_key"] = {"of": ["any", None, 1.5]}
+    validator(name).validate(extended)
 
 
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        (("run", "id"), 7),
-        (("outcomes", 0, "state"), "fine"),
-        (("outcomes", 0, "metrics", 0, "median"), "fast"),
-        (("gate", "steps", 0, "checks", 0, "verdict"), "maybe"),
-        (("inventory", "numa", "nodes", 0, "id"), "0"),
-    ],
-)
-def test_a_broken_document_is_refused(ask: Any, path: tuple[str | int, ...], value: object) -> None:
-    document = copy.deepcopy(ask("show"))
-    place = document
-    for key in path[:-1]:
-        place = place[key]
-    place[path[-1]] = value
-    assert not validator("run").is_valid(document)
+def test_a_run_holds_a_host_and_a_gate() -> None:
+    parts = {}
+    for name in ("host", "gate"):
+        parts[name] = schema(name)
+        for key in ("$schema", "title", "description"):
+            del parts[name][key]
+    whole = schema("run")["properties"]
+    assert whole["inventory"] == parts["host"]
+    assert whole["gate"]["anyOf"] == [parts["gate"], {"type": "null"}]
+
+
+def test_a_case_that_failed_a_run_that_was_not_judged_and_a_waiver_fit(ask: Ask) -> None:
+    crash = "run --probe selftest --only selftest/hash.64k --quiet"
+    failed = ask(crash, 4, K3GATE_SELFTEST_FAULT="hash.64k:0:crash")
+    validator("run").validate(failed)
+    outcome = failed["outcomes"][0]
+    assert outcome["state"] == "failed" and "SIGSEGV" in outcome["reason"]
+    validator("run").validate({**failed, "gate": None})
+    waived = ask("waive latest roofline.power --who Buyer --why 'no meter at hand'")
+    validator("gate").validate(waived)
+    assert waived["waivers"] == 1
+    assert [c["waiver"]["who"] for s in waived["steps"] for c in s["checks"] if c["waiver"]] == ["Buyer"]
+
+
+@pytest.mark.parametrize("kind", ["vm", "bare_metal"])
+def test_other_machines_fit_the_host_schema(kind: str, make_inventory: Callable[..., Any]) -> None:
+    validator("host").validate(json.loads(json.dumps(host.document(make_inventory(kind)))))
+    unknown = make_inventory(kind, cpu={"cores": None, "online": None}, memory={"total_bytes": None})
+    validator("host").validate(json.loads(json.dumps(host.document(unknown))))
