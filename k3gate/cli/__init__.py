@@ -74,7 +74,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Entry point of the `k3gate` command; exits with the code that docs/README.md promises."""
+    """Entry point of the `k3gate` command; exits with the code that docs/exit-codes.md promises."""
     _open_closed_streams()
     sys.exit(invoke(sys.argv[1:]))
 
