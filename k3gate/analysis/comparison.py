@@ -19,6 +19,7 @@ from attrs import frozen
 from k3gate import metrics as registry
 from k3gate.documents import plain
 from k3gate.host import volatile
+from k3gate.probing.statistics import round_medians
 from k3gate.records import Better, Interval, Labels, Metric, RunRecord, RunStatus, State
 from k3gate.units import significant
 
@@ -342,10 +343,7 @@ def _ratio_interval(a: Metric, b: Metric, drift: float) -> Interval | None:
 
 
 def _round_logs(metric: Metric) -> list[float] | None:
-    rounds: dict[int, list[float]] = defaultdict(list)
-    for sample in metric.samples:
-        rounds[sample.round].append(sample.value)
-    medians = [statistics.median(values) for values in rounds.values()]
+    medians = round_medians(metric.samples)
     return [math.log(m) for m in medians] if medians and min(medians) > 0 else None
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import click
 
-from k3gate.cli.options import criteria_option, json_option, print_json, store_option, target_option
-from k3gate.errors import EXIT_FAIL, EXIT_OK, EXIT_UNPROVEN
-from k3gate.records import Verdict
-
-EXIT_OF = {Verdict.PASS: EXIT_OK, Verdict.FAIL: EXIT_FAIL, Verdict.UNPROVEN: EXIT_UNPROVEN}
+from k3gate.cli.options import (
+    criteria_option,
+    exit_code,
+    json_option,
+    print_json,
+    store_option,
+    target_option,
+)
 
 
 @click.command("gate", short_help="Judge a stored run, again, with any criteria and target.")
@@ -36,11 +39,11 @@ def command(
     from k3gate.store import open_store
 
     with open_store(store_location, create=False) as store:
-        record, result = stored.judge(store, run, criteria=criteria, target=target)
+        judged = stored.judge(store, run, criteria=criteria, target=target)
     if as_json:
-        print_json(document(result))
+        print_json(document(judged.result))
     else:
-        say(run_line(record))
+        say(run_line(judged.record))
         say()
-        print_gate(result, every_check=every_check)
-    return EXIT_OF.get(result.verdict, EXIT_OK)
+        print_gate(judged.result, every_check=every_check)
+    return exit_code(judged.result.verdict)

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import click
 
 from k3gate.documents import pretty
-from k3gate.errors import UsageError
+from k3gate.errors import EXIT_FAIL, EXIT_OK, EXIT_UNPROVEN, UsageError
+from k3gate.records import Verdict
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -37,6 +38,11 @@ def target_option(default: str | None) -> Callable[[Function], Function]:
 def print_json(document: Any) -> None:
     """One document on stdout."""
     sys.stdout.write(pretty(document))
+
+
+def exit_code(verdict: Verdict) -> int:
+    """The exit code of a verdict: 1 fail, 3 unproven, else 0 (a gate that is waived is passed)."""
+    return {Verdict.FAIL: EXIT_FAIL, Verdict.UNPROVEN: EXIT_UNPROVEN}.get(verdict, EXIT_OK)
 
 
 def check_output(path: str | None) -> None:

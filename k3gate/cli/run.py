@@ -11,21 +11,21 @@ import click
 from k3gate.cli.options import (
     check_output,
     criteria_option,
+    exit_code,
     json_option,
     print_json,
     store_option,
     target_option,
     write_output,
 )
-from k3gate.errors import EXIT_FAIL, EXIT_INTERRUPTED, EXIT_OK, EXIT_PROBE_FAILED, EXIT_UNPROVEN, UsageError
-from k3gate.records import State, Verdict
+from k3gate.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_PROBE_FAILED, UsageError
+from k3gate.records import State
 
 if TYPE_CHECKING:
     from k3gate.harness.run import Prepared
-    from k3gate.records import GateResult, RunRecord
+    from k3gate.harness.stored import Judged
+    from k3gate.records import RunRecord
     from k3gate.store import Store
-
-EXIT_OF = {Verdict.PASS: EXIT_OK, Verdict.FAIL: EXIT_FAIL, Verdict.UNPROVEN: EXIT_UNPROVEN}
 
 
 @click.command("run", short_help="Measure this machine, store the run, judge it.")
@@ -103,24 +103,25 @@ def command(
     )
     if dry_run:
         return _show_plan(harness.prepare(request), as_json)
+    # Whatever can be refused is refused before the store is opened, or made.
     prepared = None if resume else harness.prepare(request)
     with open_store(store_location) as store:
         for lost in store.abandon_dead():
             _tell(f"run {lost} was killed: it is marked abandoned; go on with k3gate run --resume {lost}")
-        run = harness.take_up(store, resume) if resume else harness.start(store, prepared)  # type: ignore[arg-type]
+        run = harness.start(store, prepared) if prepared else harness.take_up(store, resume or "")
         from k3gate.cli.progress import listener
 
         with listener(quiet) as listening:
             try:
-                record = harness.measure(store, run, listening)
+                harness.measure(store, run, listening)
             except KeyboardInterrupt:
                 _tell(f"interrupted; what was measured is kept: k3gate run --resume {run.id}")
                 return EXIT_INTERRUPTED
-        record, result = stored.judge(store, run.id, criteria=criteria, target=None if resume else target)
-        _publish(store, record, result, as_json=as_json, report_path=report_path, criteria=criteria)
+        judged = stored.judge(store, run.id, criteria=criteria, target=None if resume else target)
+        _publish(store, judged, as_json=as_json, report_path=report_path)
     if enforce:
-        return EXIT_OF.get(result.verdict, EXIT_OK)
-    failed = any(outcome.state is State.FAILED for outcome in record.outcomes)
+        return exit_code(judged.result.verdict)
+    failed = any(outcome.state is State.FAILED for outcome in judged.record.outcomes)
     return EXIT_PROBE_FAILED if failed else EXIT_OK
 
 
@@ -137,22 +138,15 @@ def _show_plan(prepared: Prepared, as_json: bool) -> int:
     return EXIT_OK
 
 
-def _publish(
-    store: Store,
-    record: RunRecord,
-    result: GateResult,
-    *,
-    as_json: bool,
-    report_path: str | None,
-    criteria: str | None,
-) -> None:
+def _publish(store: Store, judged: Judged, *, as_json: bool, report_path: str | None) -> None:
     """The JSON document or the text on stdout, and the report's path."""
     from pathlib import Path
 
     from k3gate.cli.printing import print_gate, print_measurements, run_line, say
     from k3gate.harness import stored
 
-    page = stored.page(store, record, result, criteria=criteria) if report_path else None
+    record, result = judged.record, judged.result
+    page = stored.page(store, judged) if report_path else None
     if as_json:
         print_json(stored.run_document(record, result))
     else:

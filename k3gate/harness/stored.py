@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 from typing import TYPE_CHECKING, Any
 
+from attrs import frozen
+
 from k3gate import __version__
 from k3gate.documents import plain
 from k3gate.errors import UsageError
@@ -24,9 +26,19 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
+@frozen
+class Judged:
+    """A run with its judgement and what it was judged by, read once: the report shows these very texts."""
+
+    record: RunRecord
+    result: GateResult
+    criteria: criteria_module.Criteria
+    target: targets.Target
+
+
 def judge(
     store: Store, reference: str, *, criteria: str | None = None, target: str | None = None, keep: bool = True
-) -> tuple[RunRecord, GateResult]:
+) -> Judged:
     """Judge a stored run; the evaluation is added to the store beside earlier ones unless `keep` is False.
 
     `criteria` None is the shipped file; `target` None the one that the run was made for.
@@ -38,7 +50,7 @@ def judge(
     result = evaluator.evaluate(record, rules, aim, evaluated=now(), version=__version__)
     if keep:
         store.add_evaluation(result, rules.text, aim.text)
-    return record, result
+    return Judged(record, result, rules, aim)
 
 
 DEFAULT_TARGET = "residency-lab"
@@ -57,39 +69,29 @@ def waive(
     accept_failure: bool = False,
 ) -> tuple[Waiver, GateResult]:
     """Store a waiver for one check of a run, and judge the run again with it."""
-    _, result = judge(store, reference, criteria=criteria, target=target, keep=False)
+    result = judge(store, reference, criteria=criteria, target=target, keep=False).result
     waiver = waivers.make(result, check, who=who, why=why, when=now(), accept_failure=accept_failure)
     stored = store.add_waiver(waiver)
-    _, judged = judge(store, result.run, criteria=criteria, target=target)
-    return stored, judged
+    return stored, judge(store, result.run, criteria=criteria, target=target).result
 
 
 def report(store: Store, reference: str, *, criteria: str | None = None, target: str | None = None) -> str:
     """The HTML report of a run, judged now; the evaluation is stored, since the report will be signed."""
-    record, result = judge(store, reference, criteria=criteria, target=target)
-    return page(store, record, result, criteria=criteria, target=target)
+    return page(store, judge(store, reference, criteria=criteria, target=target))
 
 
-def page(
-    store: Store,
-    record: RunRecord,
-    result: GateResult,
-    *,
-    criteria: str | None = None,
-    target: str | None = None,
-) -> str:
-    """The HTML report of a run that was just judged by the same criteria and target."""
+def page(store: Store, judged: Judged) -> str:
+    """The HTML report of a run that was just judged."""
     from k3gate.analysis.ladder import ladder
     from k3gate.reports import page as report_page
 
-    rules = criteria_module.load(criteria)
-    aim = targets.load(target or record.run.target or DEFAULT_TARGET)
+    record = judged.record
     return report_page.render(
         record,
-        result,
-        ladder(record, aim.cpu_bytes_per_token()),
-        criteria_text=rules.text,
-        target_text=aim.text,
+        judged.result,
+        ladder(record, judged.target.cpu_bytes_per_token()),
+        criteria_text=judged.criteria.text,
+        target_text=judged.target.text,
         earlier=tuple(store.evaluations(record.run.id)),
     )
 

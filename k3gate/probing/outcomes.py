@@ -76,11 +76,6 @@ def remaining(executions: Iterable[Execution], outcomes: Iterable[Outcome]) -> t
     return tuple(left for execution in executions if (left := due(execution, stored)) is not None)
 
 
-def not_run(case: Case, reason: str) -> Outcome:
-    """The outcome of a case that was planned and never begun."""
-    return Outcome(case.probe, case.name, State.NOT_RUN, reason, 0.0, case.rounds, title=case.title)
-
-
 def join_proofs(*groups: Iterable[Proof]) -> tuple[Proof, ...]:
     """One proof a name: any False makes it False, else any None makes it None; the detail is the worst's."""
     joined: dict[str, Proof] = {}

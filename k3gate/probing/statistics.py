@@ -58,7 +58,7 @@ def summarise(samples: Sequence[Sample], declaration: MetricDeclaration) -> Summ
     scaled = [
         Sample(sample.value / scale, sample.round, sample.process, sample.start_s) for sample in samples
     ]
-    rounds = _round_medians(scaled)
+    rounds = round_medians(scaled)
     interval = _interval(rounds, median / scale)
     broken = _broken_rules([sample.value for sample in scaled], interval, len(rounds), median / scale)
     notes = _outliers(scaled, scale, declaration.unit)
@@ -70,7 +70,8 @@ def summarise(samples: Sequence[Sample], declaration: MetricDeclaration) -> Summ
     )
 
 
-def _round_medians(samples: Sequence[Sample]) -> list[float]:
+def round_medians(samples: Sequence[Sample]) -> list[float]:
+    """The median of each round's samples, in the order in which the rounds first appear."""
     rounds: dict[int, list[float]] = {}
     for sample in samples:
         rounds.setdefault(sample.round, []).append(sample.value)
