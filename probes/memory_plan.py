@@ -21,6 +21,8 @@ READ_RATE_MOST = 100e9
 WORKER_SECONDS = 0.3
 SMALL_POOL_BYTES = 10**9
 SMALL_POOL_SHARE = 0.05
+IMAGE_KINDS = ("dram", "hbm")
+"""Memory without CPUs that an image may lie in; what is not known to be of these may be a GPU's, CXL or PMem."""
 
 _Spec = dict[str, Any]
 
@@ -201,11 +203,18 @@ class _Planner:
     # --- residency ---
 
     def _residency(self) -> list[Case]:
-        nodes = [node for node in self.targets if node.kind != "gpu"]
+        nodes = [node for node in self.targets if node.cpus or node.kind in IMAGE_KINDS]
+        spared = "".join(
+            f"; node {node.id} has memory of kind {node.kind} and no CPUs, and is left out"
+            for node in self.targets
+            if node not in nodes
+        )
         wanted = self.profile.image_bytes
         total = self.room.total
         if total is None or not nodes:
-            reason = "how much memory may be used is unknown" if nodes else "no node has memory for it"
+            reason = (
+                "how much memory may be used is unknown" if nodes else f"no node has memory for it{spared}"
+            )
             self.left_out.append(LeftOut(self.probe, "residency.image", reason))
             return []
         image = wanted is not None and self.profile.seconds >= 600
@@ -225,7 +234,7 @@ class _Planner:
         elif wanted is not None and held < wanted:
             note = (
                 f"{exact_bytes(held)} of the image of {exact_bytes(wanted)}: more cannot be had, as at most "
-                f"{sets.USABLE_SHARE:.0%} of the memory that may be used is taken"
+                f"{sets.USABLE_SHARE:.0%} of the memory that may be used is taken{spared}"
             )
         else:
             note = None

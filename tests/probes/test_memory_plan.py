@@ -26,6 +26,10 @@ def _case(planned: Planned, name: str):
     return next(case for case in planned.cases if case.name == name)
 
 
+def _image_nodes(planned: Planned) -> set[int]:
+    return {spec["node"] for spec in _case(planned, "residency.image").parameters["pools"]}
+
+
 def _with_nodes(inventory: Inventory, *nodes: NumaNode) -> Inventory:
     return attrs.evolve(inventory, numa=attrs.evolve(inventory.numa, nodes=nodes))
 
@@ -53,8 +57,39 @@ def test_a_memory_only_node_is_a_target_only(make_inventory) -> None:
     planned = _plan(_with_nodes(inventory, *inventory.numa.nodes, cxl))
     names = {name for name in _names(planned) if "node5" in name}
     assert names == {"read.node0.node5", "read.node1.node5"}
-    assert 5 in {spec["node"] for spec in _case(planned, "residency.image").parameters["pools"]}
+    assert _image_nodes(planned) == {0, 1}
     assert _case(planned, "read.machine").labels["threads"] == 64
+
+
+@pytest.mark.parametrize(
+    ("kind", "nodes"),
+    [("unknown", {0}), ("gpu", {0}), ("cxl", {0}), ("pmem", {0}), ("dram", {0, 5}), ("hbm", {0, 5})],
+)
+def test_the_image_lies_on_memory_without_cpus_only_where_its_kind_is_known_to_do(
+    make_inventory, kind: str, nodes: set[int]
+) -> None:
+    inventory = make_inventory("vm")
+    bare = NumaNode(5, (), 8 * 2**30, 7 * 2**30, kind, {0: 14, 5: 10})
+    inventory = _with_nodes(inventory, *inventory.numa.nodes, bare)
+    inventory = attrs.evolve(
+        inventory,
+        memory=attrs.evolve(inventory.memory, total_bytes=16 * 2**30, available_bytes=11 * 2**30),
+        limits=attrs.evolve(inventory.limits, usable_memory_bytes=11 * 2**30),
+    )
+    planned = _plan(inventory, Profile("standard", 1200.0, image_bytes=9 * 2**30))
+    assert _image_nodes(planned) == nodes
+    note = _case(planned, "residency.image").parameters["note"] or ""
+    assert (f"node 5 has memory of kind {kind} and no CPUs" in note) == (5 not in nodes)
+    assert _image_nodes(_plan(inventory)) == nodes
+
+
+def test_no_image_is_laid_where_only_memory_of_an_unknown_kind_is(make_inventory) -> None:
+    inventory = make_inventory("vm")
+    first = attrs.evolve(inventory.numa.nodes[0], memory_bytes=0)
+    bare = NumaNode(5, (), 8 * 2**30, 7 * 2**30, "unknown", {0: 14, 5: 10})
+    planned = _plan(_with_nodes(inventory, first, bare))
+    assert "residency.image" not in _names(planned)
+    assert any("node 5 has memory of kind unknown" in one.reason for one in planned.left_out)
 
 
 def test_a_node_without_memory_is_no_column_but_its_cpus_read_elsewhere(make_inventory) -> None:
