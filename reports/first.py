@@ -254,16 +254,24 @@ def _expected(rungs: Sequence[Rung], target: float | None, residency: CheckResul
             note=f"{unknown} A ceiling needs a read of the whole machine and the bytes of a token.",
             link=Link("Ladder", "#ladder"),
         )
+    # A ceiling must not be met by luck: the upper end of the interval, not the median.
     limit = best.tokens_per_s
+    if best.interval and best.value:
+        limit *= max(1.0, best.interval[1] / best.value)
     label = _tokens
     basis = "measured read bandwidth" if best.key == "read" else "paper bandwidth"
+    end = " the upper end of its interval," if best.interval else ""
+    shaky = " That reading was unstable." if best.state is State.UNSTABLE else ""
     against = f", against a target of at least {target:g}" if target else ""
     fit = " It holds only if the model fitted, and it does not." if residency else ""
     return Expected(
         hero=f"At most {label(limit)}",
         small=f"tokens/s for one sequence{against}",
         chart=charts.ceiling(limit, target, label, key="c-ceiling"),
-        note=f"A ceiling from {basis}, not an expectation: nothing but memory is counted.{fit} {unknown}",
+        note=(
+            f"A ceiling from {basis},{end} not an expectation: nothing but memory is counted.{shaky}{fit} "
+            f"{unknown}"
+        ),
         link=Link("Ladder", "#ladder"),
     )
 

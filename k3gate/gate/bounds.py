@@ -7,6 +7,7 @@ should be there and is not leaves the check unproven, unless another one fails i
 from __future__ import annotations
 
 import math
+from fnmatch import fnmatchcase
 
 from attrs import evolve, frozen
 
@@ -54,6 +55,8 @@ class _Divisor:
     words: str
     shown: str
     evidence: tuple[str, ...]
+    depends_on: str = ""
+    """What decides where in `interval` the divisor lies, where that is no matter of noise."""
 
 
 def judge(criterion: Criterion, record: RunRecord, target: Target) -> Judgement:
@@ -66,6 +69,9 @@ def judge(criterion: Criterion, record: RunRecord, target: Target) -> Judgement:
         if settled is not None:
             return settled
     rows = _rows(record, declaration.name, criterion.where)
+    if criterion.over is not None:
+        main = {node.id for node in hardware.main_nodes(record.inventory)}
+        rows = [row for row in rows if row.metric.labels.get("memory_node") in main]
     cells: dict[Cell, list[_Row]] = {}
     for index, row in enumerate(rows):
         cells.setdefault(row.cell if criterion.over else (index, None), []).append(row)
@@ -112,7 +118,7 @@ def _expected(criterion: Criterion, record: RunRecord) -> set[Cell]:
     if criterion.over is None:
         return set()
     readers = [node.id for node in record.inventory.numa.nodes if node.cpus]
-    holders = [node.id for node in hardware.dram_nodes(record.inventory)]
+    holders = [node.id for node in hardware.main_nodes(record.inventory)]
     if criterion.where.get("placement") == "remote":
         return {(reader, holder) for reader in readers for holder in holders if reader != holder}
     return {(reader, reader) for reader in readers if reader in holders}
@@ -121,25 +127,41 @@ def _expected(criterion: Criterion, record: RunRecord) -> set[Cell]:
 def _missing(
     criterion: Criterion, declaration: MetricDeclaration, lacking: list[Cell], record: RunRecord
 ) -> Judgement:
-    """Why a metric is not in the run, as far as the run says it."""
+    """Why a metric is not in the run, as far as the run says it.
+
+    A case that could have given it is named where one of its node, or of the metric's own kind, is known to
+    have failed or to have been left out; rounds that were thinned are no reason, their case was measured.
+    """
     probe = declaration.name.partition(".")[0]
+    measured = {(o.probe, o.case) for o in record.outcomes if o.metrics}
     told = [
-        f"{o.probe}/{o.case}: {str(o.state).replace('_', ' ')}, {o.reason}"
+        (f"{o.probe}/{o.case}", f"{str(o.state).replace('_', ' ')}, {o.reason}")
         for o in record.outcomes
         if o.probe == probe and o.reason and o.state not in (State.OK, State.UNSTABLE)
     ]
     told += [
-        f"{left.probe}/{left.case} was left out: {left.reason}"
+        (f"{left.probe}/{left.case}", f"left out, {left.reason}")
         for left in record.run.left_out
-        if left.probe == probe
+        if left.probe == probe and (left.probe, left.case) not in measured
     ]
+    told = [(case, why) for case, why in told if _could_give(case.partition("/")[2], criterion, lacking)]
     what = declaration.title
     if lacking:
         shown = ", ".join(_cell_words(cell) for cell in lacking[:4])
         what += f" of {shown}" + (f" and {len(lacking) - 4} more" if len(lacking) > 4 else "")
     # A metric that no command of this version gathers is not missing because some other case failed.
-    because = f" ({told[0]})" if told and criterion.gathered_by.startswith("k3gate ") else ""
+    because = f" ({told[0][0]}: {told[0][1]})" if told and criterion.gathered_by.startswith("k3gate ") else ""
     return unproven(f"Not measured in this run: {what}{because}.")
+
+
+def _could_give(case: str, criterion: Criterion, lacking: list[Cell]) -> bool:
+    """Whether a case's name says that it measures what is lacking: "read.node0.node1", "read.*.node1"."""
+    if case == "all":  # a probe that cannot measure here at all
+        return True
+    if lacking:
+        return any(fnmatchcase(f"read.node{reader}.node{holder}", case) for reader, holder in lacking)
+    scope = criterion.where.get("scope")
+    return scope is None or case == f"read.{scope}"
 
 
 def _judge_cell(
@@ -210,15 +232,22 @@ def _compare(
     interval, unit = row.metric.interval, declaration.unit
     said = f"{_place(row.metric)}: {_show(value, unit)}"
     evidence: tuple[str, ...] = (row.evidence,)
+    divisor: _Divisor | None = None
     if criterion.relative_to is not None:
-        divisor = _divisor(criterion.relative_to, row, record, target)
-        if isinstance(divisor, str):
-            return unproven(f"{said} was measured, but {divisor}.", evidence)
+        found = _divisor(criterion.relative_to, row, record, target)
+        if isinstance(found, str):
+            return unproven(f"{said} was measured, but {found}.", evidence)
+        divisor = found
         # Both ends at their worst: wider than the interval of the ratio, never narrower.
         interval = (interval[0] / divisor.interval[1], interval[1] / divisor.interval[0])
         said = f"{said}, {units.significant(value / divisor.value)} of {divisor.words} ({divisor.shown})"
         value, unit, evidence = value / divisor.value, "1", evidence + divisor.evidence
     verdict, reason = _against(criterion.bound, interval, said, unit)
+    if verdict is Verdict.UNPROVEN and divisor is not None and divisor.depends_on:
+        low, high = row.metric.interval
+        ends = {_against(criterion.bound, (low / end, high / end), said, unit)[0] for end in divisor.interval}
+        if Verdict.UNPROVEN not in ends:
+            reason = f"Not decided by bandwidth: it depends on {divisor.depends_on}. {said}."
     return Judgement(verdict, reason, value, interval, unit, criterion.bound, evidence)
 
 
@@ -251,12 +280,15 @@ def _divisor(relative: Relative, row: _Row, record: RunRecord, target: Target) -
         return _Divisor(share, (share, share), words, units.quantity(share, "B/s"), (_THEORY,))
     if relative.kind == "target":
         key = relative.key or ""
-        figure = target.value(key, len(hardware.memory_nodes(record.inventory)))
-        if not figure:
+        nodes = len(hardware.main_nodes(record.inventory))
+        figure, least = target.value(key, nodes), target.least(key, nodes)
+        if not figure or not least:
             return f"the target {target.name!r} gives no {key}"
-        return _Divisor(
-            figure, (figure, figure), f"what the target asks ({key})", _show(figure, row.metric.unit), ()
-        )
+        shown, depends = _show(figure, row.metric.unit), ""
+        if least < figure:
+            shown += f" with uniform routing, {_show(least, row.metric.unit)} where all sequences agree"
+            depends = "how alike the sequences of a batch are routed"
+        return _Divisor(figure, (least, figure), f"what the target asks ({key})", shown, (), depends)
     declaration = metrics.find(relative.key or "")
     assert declaration is not None
     wanted = dict(relative.where) | {label: row.metric.labels.get(label) for label in relative.same}
@@ -292,19 +324,21 @@ def _paper_share(metric: Metric, record: RunRecord) -> tuple[float | None, str]:
         )
     if metric.labels.get("scope") == "machine":
         return whole, "the paper rate"
-    nodes = hardware.dram_nodes(inventory)
+    nodes = hardware.main_nodes(inventory)
     if metric.labels.get("memory_node") not in {node.id for node in nodes}:
         return None, "the paper rate of that memory is not known"
     return whole / len(nodes), "a node's even share of the paper rate"
 
 
 def _one_memory_node(record: RunRecord) -> Judgement | None:
-    nodes = hardware.memory_nodes(record.inventory)
+    nodes = hardware.main_nodes(record.inventory)
     if len(nodes) != 1 or any(node.cpus and node is not nodes[0] for node in record.inventory.numa.nodes):
         return None
+    others = [node.id for node in record.inventory.numa.nodes if node.memory_bytes and not node.cpus]
+    beside = f" Memory without CPUs is not judged here: nodes {units.cpu_list(others)}." if others else ""
     return Judgement(
         Verdict.PASS,
-        "One memory node: nothing is remote.",
+        f"One node with CPUs and memory: nothing is remote.{beside}",
         observed="one memory node",
         evidence=("inventory:numa.nodes",),
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from k3gate.host import numa as numa_module
 from k3gate.records import Inventory, NumaNode, State
-from k3gate.units import cpu_list, significant
+from k3gate.units import cpu_list, exact_bytes, significant
 
 
 def virtual(inventory: Inventory) -> str | None:
@@ -43,6 +44,9 @@ def restricted(inventory: Inventory) -> str | None:
     if limits.cgroup_cpus is not None and limits.cgroup_cpus < len(cpu.online):
         share = significant(limits.cgroup_cpus)
         return f"a control group gave the run the time of {share} of {len(cpu.online)} CPUs"
+    total, granted = inventory.memory.total_bytes, limits.cgroup_memory_bytes
+    if total is not None and granted is not None and granted < total:
+        return f"a control group gave the run {exact_bytes(granted)} of {exact_bytes(total)} of memory"
     nodes = {node.id for node in inventory.numa.nodes if node.memory_bytes != 0}
     if limits.cpuset_mems is not None and not nodes <= set(limits.cpuset_mems):
         return f"the run was restricted to the memory of nodes {cpu_list(limits.cpuset_mems)}"
@@ -58,8 +62,9 @@ def restricted(inventory: Inventory) -> str | None:
 
 def topology(inventory: Inventory) -> str | None:
     """Why node and socket cannot be relied on, or None."""
-    if inventory.numa.contradictions:
-        return f"the topology contradicts itself: {inventory.numa.contradictions[0]}"
+    if numa_module.doubtful(inventory.numa):
+        worst = next(s for s in inventory.numa.contradictions if numa_module.NOT_ONLINE not in s)
+        return f"the topology contradicts itself: {worst}"
     if not inventory.numa.available:
         return "NUMA information is unavailable: the kernel shows no nodes"
     return None
@@ -74,14 +79,15 @@ def doubt(inventory: Inventory) -> str | None:
     return None
 
 
-def dram_nodes(inventory: Inventory) -> tuple[NumaNode, ...]:
-    """Nodes with ordinary memory; a node of unknown kind counts as such."""
-    return tuple(n for n in inventory.numa.nodes if n.memory_bytes != 0 and n.kind in ("dram", "unknown"))
+def main_nodes(inventory: Inventory) -> tuple[NumaNode, ...]:
+    """Nodes with CPUs and ordinary memory of their own: what "local", "remote" and the paper rate speak of.
 
-
-def memory_nodes(inventory: Inventory) -> tuple[NumaNode, ...]:
-    """Nodes that have memory of any kind, or may have."""
-    return tuple(node for node in inventory.numa.nodes if node.memory_bytes != 0)
+    A node without CPUs may be CXL, persistent, HBM or GPU memory: slower or smaller by nature, it is measured
+    and shown, and never stands for the machine's DRAM.
+    """
+    return tuple(
+        n for n in inventory.numa.nodes if n.cpus and n.memory_bytes != 0 and n.kind in ("dram", "unknown")
+    )
 
 
 def because(inventory: Inventory, field: str) -> str | None:

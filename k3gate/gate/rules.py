@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from k3gate import units
 from k3gate.gate import hardware
@@ -13,6 +13,7 @@ from k3gate.metrics import RESIDENCY_BYTES
 from k3gate.records import Evidence, Metric, RunRecord, State, Verdict
 
 _BANDWIDTH = "memory.bandwidth."
+_RESIDENCY_PROOFS = {"checksum": "what it holds", "resident": "that it stayed in memory"}
 
 
 def bare_metal(record: RunRecord) -> Judgement:
@@ -46,22 +47,28 @@ def bare_metal(record: RunRecord) -> Judgement:
 
 
 def placement(record: RunRecord) -> Judgement:
-    """Every bandwidth figure carries a proof that its pages lay where it says."""
-    lost = hardware.topology(record.inventory)
-    bad, open_, good = [], [], []
+    """Every bandwidth figure carries a proof that its pages lay where it says. Each case counts once.
+
+    A figure that failed for another reason is none, and nobody's evidence.
+    """
+    cases: dict[str, list[Metric]] = {}
     for outcome in record.outcomes:
         for metric in outcome.metrics:
-            if not metric.name.startswith(_BANDWIDTH) or metric.median is None:
-                continue
-            row = f"{outcome.probe}/{outcome.case}#{metric.name}"
-            proofs = [proof for proof in metric.proofs if proof.name == "placement"]
-            if any(proof.ok is False for proof in proofs):
-                bad.append((row, next(proof.detail for proof in proofs if proof.ok is False)))
-            elif not proofs or any(proof.ok is None for proof in proofs):
-                detail = next((proof.detail for proof in proofs if proof.ok is None), "no proof was kept")
-                open_.append((row, detail))
-            else:
-                good.append((row, ""))
+            if metric.name.startswith(_BANDWIDTH) and metric.median is not None:
+                cases.setdefault(f"{outcome.probe}/{outcome.case}#{metric.name}", []).append(metric)
+    bad, open_, good = [], [], []
+    for row, figures in cases.items():
+        proofs = [[p for p in figure.proofs if p.name == "placement"] for figure in figures]
+        told = [proof for own in proofs for proof in own]
+        misplaced = next((proof for proof in told if proof.ok is False), None)
+        if misplaced is not None:
+            bad.append((row, misplaced.detail))
+        elif any(figure.state is State.FAILED for figure in figures):
+            continue
+        elif not all(proofs) or any(proof.ok is None for proof in told):
+            open_.append((row, next((p.detail for p in told if p.ok is None), "no proof was kept")))
+        else:
+            good.append((row, ""))
     total = len(bad) + len(open_) + len(good)
     observed = f"{len(good)} of {total} proven"
     if bad:
@@ -79,8 +86,18 @@ def placement(record: RunRecord) -> Judgement:
     if not good:
         return unproven("No bandwidth was measured in this run, so there is nothing to prove.")
     rows = tuple(row for row, _ in good)
+    lost = hardware.topology(record.inventory)
     if lost is not None:
         return unproven(f"{_sentence(lost)}.", rows, observed=observed)
+    guest = hardware.virtual(record.inventory)
+    if guest is not None:
+        return unproven(
+            f"All {total} bandwidth figures lay on the nodes that they name, as far as this guest sees: "
+            f"{guest}, and where the host put that memory is hidden from it.",
+            rows,
+            observed=observed,
+            remedy="Measure on the bare machine.",
+        )
     return Judgement(
         Verdict.PASS,
         f"All {total} bandwidth figures were read from the memory they name.",
@@ -92,7 +109,7 @@ def placement(record: RunRecord) -> Judgement:
 def residency(record: RunRecord, target: Target) -> Judgement:
     """CPU memory holds the target's image: lacking fails, held and verified passes, less held is unproven."""
     inventory = record.inventory
-    image = target.image(len(hardware.memory_nodes(inventory)))
+    image = target.image(len(hardware.main_nodes(inventory)))
     swap = inventory.memory.swap_used_bytes
     note = f" Swap is in use: {units.exact_bytes(swap)}." if swap else ""
     short = _too_small(record, image.bytes, image.arithmetic())
@@ -119,18 +136,21 @@ def residency(record: RunRecord, target: Target) -> Judgement:
         if metric.name == RESIDENCY_BYTES.name
     ]
     held = [(row, metric) for row, metric in rows if _held(metric) is not None]
-    refused = [
-        (row, metric)
-        for row, metric in rows
-        if metric.state is State.FAILED
-        and metric.labels.get("memory") == "image"
-        and _wanted(metric, need) <= need
-    ]
-    if refused:
-        row, metric = refused[0]
-        cause = metric.reason or "the allocation failed"
+    lost = _lost(rows, need)
+    if lost is not None:
+        row, cause, observed = lost
         reason = f"The image could not be held: {cause}. Needed: {image.arithmetic()}.{note}"
-        return Judgement(Verdict.FAIL, reason, observed="allocation failed", evidence=(row,))
+        return Judgement(Verdict.FAIL, reason, observed=observed, evidence=(row,))
+    limit = inventory.limits.cgroup_memory_bytes
+    if limit is not None and limit < need:
+        return unproven(
+            f"The control group allows {units.exact_bytes(limit)}, {units.exact_bytes(need - limit)} less "
+            f"than the target needs: {image.arithmetic()}.{note}",
+            ("inventory:limits.cgroup_memory_bytes",),
+            remedy="Run it again outside the container or control group, or raise its memory limit.",
+            observed=float(limit),
+            unit="B",
+        )
     if not held:
         why = next((f"{m.state}, {m.reason or 'no reason given'}" for _, m in rows), None) or next(
             (o.reason for o in record.outcomes if o.case.startswith("residency") and o.reason), None
@@ -142,50 +162,64 @@ def residency(record: RunRecord, target: Target) -> Judgement:
     size = _held(metric)
     assert size is not None
     observed = f"{units.exact_bytes(int(size))} held and verified"
+    pool = metric.labels.get("memory") == "pool"
     flaw = next((proof for proof in metric.proofs if proof.ok is False), None)
+    open_ = _unseen(metric)
     if flaw is not None:
-        return unproven(
-            f"{observed}, but its proof of {flaw.name} failed ({flaw.detail}).",
-            (row,),
-            observed=size,
-            unit="B",
+        reason = f"{observed}, but its proof of {flaw.name} failed ({flaw.detail})."
+    elif size < need:
+        reason = (
+            f"{observed}, {units.exact_bytes(int(need - size))} less than needed: {image.arithmetic()}.{note}"
         )
-    if size >= need:
+    elif open_ is not None:
+        reason = f"{observed}, but {open_}."
+    else:
         return Judgement(
             Verdict.PASS, f"{observed}; needed: {image.arithmetic()}.{note}", size, unit="B", evidence=(row,)
         )
-    pool = metric.labels.get("memory") == "pool"
+    more = "Free memory so that the whole image can be taken, or add memory, and run again."
     return unproven(
-        f"{observed}, {units.exact_bytes(int(need - size))} less than needed: {image.arithmetic()}.{note}",
-        (row,),
-        observed=size,
-        unit="B",
-        remedy=None
-        if pool
-        else "Free memory so that the whole image can be taken, or add memory, and run again.",
+        reason, (row,), observed=size, unit="B", remedy=more if size < need and not pool else None
     )
 
 
+def _lost(rows: Sequence[tuple[str, Metric]], need: int) -> tuple[str, str, str] | None:
+    """The row that shows memory refused or data lost, the cause, and what was observed; or None.
+
+    Only what speaks of the machine: memory that was refused while the image would fit, or a pattern that did
+    not read back. A thread that strayed, or pages on another node, spoil the proof and not the machine.
+    """
+    for row, metric in rows:
+        proofs = {proof.name: proof for proof in metric.proofs if proof.ok is False}
+        wrong, refused = proofs.get("checksum"), proofs.get("allocation")
+        if wrong is not None:
+            return row, f"memory did not give back what was written ({wrong.detail})", "data lost"
+        image = metric.labels.get("memory") == "image" and _wanted(metric, need) <= need
+        if refused is not None and image:
+            return row, metric.reason or refused.detail, "allocation failed"
+    return None
+
+
 def _too_small(record: RunRecord, need: int, arithmetic: str) -> Judgement | None:
-    """The machine's or the control group's memory is below `need`, in bytes."""
-    total, limit = record.inventory.memory.total_bytes, record.inventory.limits.cgroup_memory_bytes
-    if total is not None and total < need:
-        return Judgement(
-            Verdict.FAIL,
-            f"The target needs {arithmetic}; the machine has {units.exact_bytes(total)} of usable memory: "
-            f"{units.exact_bytes(need - total)} short.",
-            float(total),
-            evidence=("inventory:memory.total_bytes",),
-        )
-    if limit is not None and limit < need:
-        return Judgement(
-            Verdict.FAIL,
-            f"The target needs {arithmetic}; the control group allows {units.exact_bytes(limit)}: "
-            f"{units.exact_bytes(need - limit)} short.",
-            float(limit),
-            evidence=("inventory:limits.cgroup_memory_bytes",),
-            remedy="Run it again outside the container or control group, or raise its memory limit.",
-        )
+    """The machine's memory is below `need`, in bytes."""
+    total = record.inventory.memory.total_bytes
+    if total is None or total >= need:
+        return None
+    return Judgement(
+        Verdict.FAIL,
+        f"The target needs {arithmetic}; the machine has {units.exact_bytes(total)} of usable memory: "
+        f"{units.exact_bytes(need - total)} short.",
+        float(total),
+        evidence=("inventory:memory.total_bytes",),
+    )
+
+
+def _unseen(metric: Metric) -> str | None:
+    """Which proof that a pass needs could not be taken, or is not there."""
+    for name, words in _RESIDENCY_PROOFS.items():
+        found = next((proof for proof in metric.proofs if proof.name == name), None)
+        if found is None or found.ok is None:
+            return f"{words} is not proven ({found.detail if found else 'no proof was kept'})"
     return None
 
 

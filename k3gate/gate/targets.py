@@ -93,18 +93,19 @@ class Target:
         copies = max(1, memory_nodes) if self.replicate_per_node else 1
         return residency.image(self.trunk, self.vision, self.context, self.sequences, copies)
 
-    def cpu_bytes_per_token(self) -> float | None:
+    def cpu_bytes_per_token(self, *, alike: bool = False) -> float:
         """Bytes that CPU memory moves while each sequence of the decode batch gets one token, full context.
 
-        So a bandwidth divided by it compares with `decode_tokens_per_s`.
+        So a bandwidth divided by it compares with `decode_tokens_per_s`. `alike`: all sequences choose the
+        same experts, the least there can be; else they choose uniformly.
         """
-        return float(traffic.bytes_per_token(self.trunk, self.context, self.decode_batch))
+        return float(traffic.bytes_per_token(self.trunk, self.context, self.decode_batch, alike=alike))
 
     def value(self, key: str, memory_nodes: int = 1) -> float | None:
         """The figure `key` of `KEYS`, in base units; truth values are 1.0 and 0.0; None: nothing is asked."""
         if key == "decode_bytes_per_s":
-            rate, size = self.decode_tokens_per_s, self.cpu_bytes_per_token()
-            return None if rate is None or size is None else rate * size
+            rate = self.decode_tokens_per_s
+            return None if rate is None else rate * self.cpu_bytes_per_token()
         if key == "load_bytes_per_s":
             return self.load_seconds and residency.weight_bytes(self.trunk, self.vision) / self.load_seconds
         derived: dict[str, float] = {
@@ -119,6 +120,12 @@ class Target:
             return float(self.image(memory_nodes).bytes)
         given: float | None = getattr(self, key)
         return given
+
+    def least(self, key: str, memory_nodes: int = 1) -> float | None:
+        """The least that `value` can truly be: lower where it rests on how a batch is routed."""
+        if key == "decode_bytes_per_s" and self.decode_tokens_per_s is not None:
+            return self.decode_tokens_per_s * self.cpu_bytes_per_token(alike=True)
+        return self.value(key, memory_nodes)
 
 
 def names() -> tuple[str, ...]:

@@ -89,7 +89,7 @@ def page(store: Store, judged: Judged) -> str:
     return report_page.render(
         record,
         judged.result,
-        ladder(record, judged.target.cpu_bytes_per_token()),
+        ladder(record, judged.target.cpu_bytes_per_token(alike=True)),
         criteria_text=judged.criteria.text,
         target_text=judged.target.text,
         earlier=tuple(store.evaluations(record.run.id)),

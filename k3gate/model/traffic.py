@@ -38,13 +38,14 @@ def distinct_experts(batch: int) -> Fraction:
     return k3.EXPERTS * (1 - missed)
 
 
-def step(trunk: str, context: int, batch: int) -> Traffic:
+def step(trunk: str, context: int, batch: int, *, alike: bool = False) -> Traffic:
     """One decode step with the trunk laid out as `trunk` ("bf16", "q8_0", "gpu").
 
     With "gpu" the trunk, the KV cache and the state are read from GPU memory and count nothing here.
+    `alike`: all tokens of the batch choose the same experts, the least that a step can read.
     """
     residency.check(trunk, context, batch)
-    distinct = distinct_experts(batch)
+    distinct = distinct_experts(1 if alike else batch)
     parts = {"experts": round(distinct * k3.MOE_LAYERS * k3.EXPERT_BYTES)}
     if trunk != "gpu":
         parts["trunk"] = k3.TRUNK_READ_BYTES if trunk == "bf16" else k3.TRUNK_Q8_0_READ_BYTES
@@ -59,9 +60,10 @@ def weights_per_token(trunk: str) -> int:
     return parts["experts"] + parts.get("trunk", 0)
 
 
-def bytes_per_token(trunk: str, context: int, batch: int = 1) -> int:
-    """Bytes of one decode step: one token of each of `batch` sequences of `context` tokens.
+def bytes_per_token(trunk: str, context: int, batch: int = 1, *, alike: bool = False) -> int:
+    """Bytes of one decode step: one token of each of `batch` sequences of `context` tokens; see `step`.
 
-    Bandwidth divided by it is the most tokens/s that each sequence can get, if nothing else took time.
+    Bandwidth divided by that of `alike` sequences is the most tokens/s that each of them can get, if nothing
+    else took time. Uniform routing is an estimate above what was seen, so it gives no ceiling.
     """
-    return step(trunk, context, batch).bytes
+    return step(trunk, context, batch, alike=alike).bytes

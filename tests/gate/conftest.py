@@ -62,7 +62,9 @@ def read(cpu_node: int | None, memory_node: int | None, rate: float | None, **ch
 def residency(held: float | None, **changes: Any) -> Outcome:
     """The outcome of holding an image."""
     labels = {"memory": "image", "wanted_bytes": LAB_IMAGE, "nodes": "0,1"}
-    metric = make_metric("memory.residency.bytes", held, spread=0.0, **{"labels": labels, **changes})
+    proofs = (*PROOFS, Proof("resident", True, "nothing swapped"))
+    defaults = {"labels": labels, "proofs": proofs}
+    metric = make_metric("memory.residency.bytes", held, spread=0.0, **{**defaults, **changes})
     return Outcome("memory", "residency.image", metric.state, metric.reason, 60.0, 1, (), (metric,))
 
 

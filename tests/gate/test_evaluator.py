@@ -10,7 +10,7 @@ import pytest
 from k3gate.gate import document, words
 from k3gate.gate.steps import CHECKS, STEPS
 from k3gate.gate.targets import load as load_target
-from k3gate.records import LeftOut, Memory, Provenance, RunStatus, State, Verdict
+from k3gate.records import LeftOut, Memory, Outcome, Provenance, RunStatus, State, Verdict
 
 DECIDED = {
     "prototype.residency",
@@ -278,8 +278,118 @@ def test_one_memory_node_has_nothing_remote(
         make_record([build.read(0, 0, 500e9)], attrs.evolve(bare_metal, numa=numa)), "roofline.remote"
     )
     assert found.verdict is Verdict.PASS
-    assert found.reason == "One memory node: nothing is remote."
+    assert found.reason == "One node with CPUs and memory: nothing is remote."
     assert found.evidence == ("inventory:numa.nodes",)
+
+
+def with_memory_only_node(inventory: Any, **changes: Any) -> Any:
+    """The machine with a third node that has memory and no CPUs: CXL, persistent or GPU memory."""
+    node = attrs.evolve(inventory.numa.nodes[0], id=2, cpus=(), kind="unknown", **changes)
+    numa = attrs.evolve(inventory.numa, nodes=(*inventory.numa.nodes, node))
+    return attrs.evolve(inventory, numa=numa)
+
+
+def test_a_node_without_cpus_neither_fails_remote_nor_dilutes_the_paper_rate(
+    check: Any, make_record: Any, build: Any, bare_metal: Any
+) -> None:
+    """A CXL node reads at a fifth of DRAM by nature: the machine's own nodes are judged, and only they."""
+    outcomes = (*build.sound(), build.read(0, 2, 40e9), build.read(1, 2, 30e9))
+    record = make_record(outcomes, with_memory_only_node(bare_metal))
+    remote = check(record, "roofline.remote")
+    assert remote.verdict is Verdict.PASS
+    assert remote.observed == pytest.approx(120 / 270)
+    local = check(record, "roofline.local")
+    assert local.verdict is Verdict.PASS
+    assert local.observed == pytest.approx(268 / 358.4)  # half of the paper rate each, not a third
+
+
+def test_one_socket_with_a_memory_only_node_has_nothing_remote(
+    check: Any, make_record: Any, build: Any, bare_metal: Any
+) -> None:
+    numa = attrs.evolve(bare_metal.numa, nodes=bare_metal.numa.nodes[:1])
+    inventory = with_memory_only_node(attrs.evolve(bare_metal, numa=numa))
+    found = check(
+        make_record([build.read(0, 0, 500e9), build.read(0, 2, 40e9)], inventory), "roofline.remote"
+    )
+    assert found.verdict is Verdict.PASS
+    assert "not judged here: nodes 2" in found.reason
+
+
+@pytest.mark.case("TOP-05")
+def test_top_05_a_node_that_names_an_offline_cpu_is_still_judged(
+    check: Any, make_record: Any, bare_metal: Any
+) -> None:
+    """Second input of the case: the node's list still names the CPU that is off."""
+    numa = attrs.evolve(bare_metal.numa, contradictions=("node 1 names CPUs that are not online: 110",))
+    inventory = attrs.evolve(bare_metal, numa=numa)
+    assert check(make_record(None, inventory), "roofline.local").verdict is Verdict.PASS
+    assert check(make_record(None, inventory), "roofline.placement").verdict is Verdict.PASS
+
+
+def test_placement_counts_each_case_once_and_leaves_out_what_failed_otherwise(
+    check: Any, make_record: Any, build: Any
+) -> None:
+    """Rounds whose pages were of mixed size stand in rows of their own; a wrong sum is no figure at all."""
+    mixed = build.read(0, 0, 270e9)
+    rows = (
+        mixed.metrics[0],
+        attrs.evolve(mixed.metrics[0], labels={**mixed.metrics[0].labels, "page_size": None}),
+    )
+    failed = build.read(1, 1, 268e9, state=State.FAILED, reason="checksum: 3 regions read a wrong sum")
+    outcomes = replaced(replaced(build.sound(), attrs.evolve(mixed, metrics=rows)), failed)
+    found = check(make_record(outcomes), "roofline.placement")
+    assert found.verdict is Verdict.PASS
+    assert found.observed == "4 of 4 proven"
+
+
+def test_placement_in_a_guest_is_told_and_proves_nothing(
+    check: Any, make_record: Any, bare_metal: Any
+) -> None:
+    machine = attrs.evolve(bare_metal.machine, virtual=True, hypervisor="kvm")
+    found = check(make_record(None, attrs.evolve(bare_metal, machine=machine)), "roofline.placement")
+    assert found.verdict is Verdict.UNPROVEN
+    assert found.observed == "5 of 5 proven"
+    assert "where the host put that memory is hidden" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("share", "verdict", "words"),
+    [
+        (1.2, Verdict.PASS, "with uniform routing"),
+        (0.5, Verdict.UNPROVEN, "how alike the sequences of a batch are routed"),
+        (0.9, Verdict.FAIL, "where all sequences agree"),
+    ],
+)
+def test_a_batch_fails_only_below_the_least_that_its_routing_can_read(
+    check: Any, make_record: Any, build: Any, share: float, verdict: Verdict, words: str
+) -> None:
+    """Uniform routing reads more than was ever seen: missing that is no proof that the rate cannot be met."""
+    target = attrs.evolve(load_target("production"), decode_tokens_per_s=1.0)
+    uniform = target.value("decode_bytes_per_s")
+    least = target.least("decode_bytes_per_s")
+    assert uniform == pytest.approx(least * 14, rel=0.05)  # 16 sequences, 14 times the experts of one
+    rate = {Verdict.PASS: share * uniform, Verdict.UNPROVEN: share * uniform, Verdict.FAIL: share * least}[
+        verdict
+    ]
+    outcomes = replaced(build.sound(), build.read(None, None, rate))
+    found = check(make_record(outcomes), "roofline.local", target=target)
+    assert found.verdict is verdict
+    if verdict is not Verdict.PASS:  # a pass may name the other entry of the check
+        assert words in found.reason
+
+
+def test_what_is_missing_is_laid_to_its_own_case(check: Any, make_record: Any, build: Any) -> None:
+    """Neither another case's crash nor thinned rounds explain why a cell is not there."""
+    crashed = Outcome("memory", "residency.image", State.FAILED, "killed by SIGBUS", 1.0, 1)
+    lost = Outcome("memory", "read.node1.node1", State.FAILED, "it gave no sign for 30 s", 1.0, 3)
+    outcomes = [o for o in build.sound() if o.case not in ("read.node1.node1", "residency.image")]
+    record = make_record([crashed, *outcomes, lost])
+    thinned = LeftOut("memory", "read.node0.node0", "2 of 5 rounds; the plan would take 200 s")
+    record = attrs.evolve(record, run=attrs.evolve(record.run, left_out=(thinned,)))
+    found = check(record, "roofline.local")
+    assert found.verdict is Verdict.UNPROVEN
+    assert "it gave no sign for 30 s" in found.reason
+    assert "SIGBUS" not in found.reason
 
 
 def test_remote_is_held_against_the_local_rate_of_the_same_cpu_node(

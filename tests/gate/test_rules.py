@@ -10,7 +10,7 @@ import pytest
 
 from k3gate.gate.targets import Target
 from k3gate.gate.targets import load as load_target
-from k3gate.records import Evidence, LeftOut, State, Verdict
+from k3gate.records import Evidence, LeftOut, Proof, State, Verdict
 
 LICENCE = "ab" * 32
 
@@ -73,12 +73,18 @@ def test_a_machine_that_lacks_the_memory_fails_with_the_whole_sum(
     assert found.remedy.startswith("Add memory")
 
 
-def test_a_control_group_below_the_need_fails(check: Any, make_record: Any, bare_metal: Any) -> None:
+def test_a_control_group_below_the_need_says_nothing_of_the_machine(
+    check: Any, make_record: Any, bare_metal: Any
+) -> None:
     limits = attrs.evolve(bare_metal.limits, cgroup_memory_bytes=10**12)
-    found = check(make_record((), attrs.evolve(bare_metal, limits=limits)), "prototype.residency")
-    assert found.verdict is Verdict.FAIL
+    record = make_record((), attrs.evolve(bare_metal, limits=limits))
+    found = check(record, "prototype.residency")
+    assert found.verdict is Verdict.UNPROVEN
     assert "control group allows 1,000.0 GB" in found.reason
     assert "outside the container" in found.remedy
+    limited = check(record, "roofline.bare_metal")
+    assert limited.verdict is Verdict.UNPROVEN
+    assert "1,000.0 GB of 2,199.0 GB of memory" in limited.reason
 
 
 def test_a_small_pool_is_unproven_and_names_the_profile(check: Any, make_record: Any, build: Any) -> None:
@@ -99,25 +105,56 @@ def test_an_image_that_the_plan_left_out_says_why(check: Any, make_record: Any, 
 
 
 def test_an_allocation_that_failed_fails(check: Any, make_record: Any, build: Any) -> None:
-    failed = build.residency(None, state=State.FAILED, reason="mmap of 1,560.7 GB: ENOMEM")
+    proofs = (Proof("allocation", False, "ENOMEM"),)
+    failed = build.residency(9e11, state=State.FAILED, reason="900.0 GB held, then ENOMEM", proofs=proofs)
     found = check(make_record([failed]), "prototype.residency")
     assert found.verdict is Verdict.FAIL
-    assert "ENOMEM" in found.reason
+    assert "900.0 GB held, then ENOMEM" in found.reason
+    assert "1,560.7 GB (routed experts" in found.reason
 
 
 def test_failing_to_hold_more_than_this_target_needs_is_no_failure_of_it(
     check: Any, make_record: Any, build: Any
 ) -> None:
     labels = {"memory": "image", "wanted_bytes": build.LAB_IMAGE + 1, "nodes": "0,1"}
-    failed = build.residency(None, state=State.FAILED, reason="ENOMEM", labels=labels)
+    proofs = (Proof("allocation", False, "ENOMEM"),)
+    failed = build.residency(None, state=State.FAILED, reason="ENOMEM", labels=labels, proofs=proofs)
     assert check(make_record([failed]), "prototype.residency").verdict is Verdict.UNPROVEN
 
 
-def test_a_pattern_that_did_not_read_back_is_no_pass(check: Any, make_record: Any, build: Any) -> None:
-    proofs = (attrs.evolve(build.PROOFS[3], ok=False, detail="3 pages differ"),)
-    found = check(make_record([build.residency(build.LAB_IMAGE, proofs=proofs)]), "prototype.residency")
-    assert found.verdict is Verdict.UNPROVEN
-    assert "3 pages differ" in found.reason
+def test_memory_that_gave_back_other_words_fails(check: Any, make_record: Any, build: Any) -> None:
+    """The image was held and its words are not what was written: nobody should buy such memory."""
+    proofs = (Proof("checksum", False, "3 words do not hold"),)
+    failed = build.residency(build.LAB_IMAGE, state=State.FAILED, reason="checksum", proofs=proofs)
+    found = check(make_record([failed]), "prototype.residency")
+    assert found.verdict is Verdict.FAIL
+    assert "3 words do not hold" in found.reason
+
+
+@pytest.mark.parametrize("name", ["placement", "pinned", "resident"])
+def test_a_proof_that_failed_spoils_the_evidence_and_not_the_machine(
+    check: Any, make_record: Any, build: Any, name: str
+) -> None:
+    """A stray thread or a neighbour that takes memory must not turn a good machine down."""
+    proofs = (Proof("checksum", True, "seen"), Proof("resident", True, "seen"), Proof(name, False, "moved"))
+    for state in (State.OK, State.FAILED):
+        held = build.residency(build.LAB_IMAGE, state=state, reason="a proof failed: moved", proofs=proofs)
+        found = check(make_record([held]), "prototype.residency")
+        assert found.verdict is Verdict.UNPROVEN, state
+        assert "moved" in found.reason
+
+
+@pytest.mark.parametrize("name", ["checksum", "resident"])
+def test_an_image_passes_only_with_its_proofs(check: Any, make_record: Any, build: Any, name: str) -> None:
+    both = (Proof("checksum", True, "seen"), Proof("resident", True, "seen"))
+    kept = tuple(proof for proof in both if proof.name != name)
+    for proofs in (kept, (*kept, Proof(name, None, "smaps refused"))):
+        found = check(make_record([build.residency(build.LAB_IMAGE, proofs=proofs)]), "prototype.residency")
+        assert found.verdict is Verdict.UNPROVEN
+        assert "not proven" in found.reason
+    assert check(
+        make_record([build.residency(build.LAB_IMAGE, proofs=both)]), "prototype.residency"
+    ).verdict is (Verdict.PASS)
 
 
 @pytest.mark.case("TOP-14")

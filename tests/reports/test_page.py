@@ -30,12 +30,33 @@ def test_the_first_page_tells_the_decision_its_reasons_and_the_machine(bare_meta
     assert "hybrid; 4 sequences of 32,768 tokens; trunk on GPUs; decode at least 5 tokens/s" in first
     assert "9 December 2026, 10:04 to 10:24 (UTC), profile standard" in first
     assert "At most 36 tokens/s for one sequence, against a target of at least 5" in first
-    assert "A ceiling from measured read bandwidth, not an expectation" in first
+    assert (
+        "A ceiling from measured read bandwidth, the upper end of its interval, not an expectation" in first
+    )
     assert "Not known. The decode replay has not run" in first
     for name in ("Checkpoint", "Runtime", "Quantization", "Prototype", "Correctness", "Roofline", "BOM"):
         assert name in first
     assert "Decision of the approver" in first
     assert re.search(r"\.signoff,\.paper\{display:none\}", text), "the approver's box is for paper only"
+
+
+def test_a_ceiling_is_no_lower_than_the_interval_and_says_when_it_was_unstable(
+    bare_metal: Any, tree: Any
+) -> None:
+    """A figure that says "at most" must hold; an unstable reading does not pass for a sound one."""
+    run = bare_metal()
+    metric = next(
+        (o, m)
+        for o in run.record.outcomes
+        for m in o.metrics
+        if m.name == "memory.bandwidth.read" and m.labels.get("scope") == "machine"
+    )
+    outcome, read = metric
+    wide = attrs.evolve(read, interval=(read.median * 0.5, read.median * 1.5), state=State.UNSTABLE)
+    outcomes = tuple(attrs.evolve(o, metrics=(wide,)) if o is outcome else o for o in run.record.outcomes)
+    seen = tree(attrs.evolve(run, record=attrs.evolve(run.record, outcomes=outcomes)).page()).text
+    assert "At most 54 tokens/s for one sequence" in seen
+    assert "That reading was unstable." in seen
 
 
 def test_a_waived_fail_is_said_on_page_one_and_shows_both_marks(bare_metal: Any, tree: Any) -> None:
