@@ -6,15 +6,20 @@ and an exit code; a traceback never reaches a user.
 
 from __future__ import annotations
 
+from k3gate.cli import early  # before anything that takes its time
+
+# isort: split
 import importlib
-import os
 import sys
 from typing import Any
 
 import click
 
 from k3gate import __version__
-from k3gate.errors import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_USAGE, K3GateError
+from k3gate.cli import streams
+from k3gate.errors import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_PROBE_FAILED, EXIT_USAGE, K3GateError
+
+early.over()
 
 COMMANDS = {
     "run": "Measure this machine, store the run, judge it.",
@@ -52,9 +57,11 @@ class LazyGroup(click.Group):
         if name not in COMMANDS and not name.startswith("-"):
             import difflib
 
+            from k3gate.documents import printable
+
             near = difflib.get_close_matches(name, COMMANDS, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(COMMANDS)}"
-            raise click.UsageError(f"there is no command {name!r}: {hint}")
+            raise click.UsageError(f"there is no command {printable(name)[:80]!r}: {hint}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -75,33 +82,19 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point of the `k3gate` command; exits with the code that docs/exit-codes.md promises."""
-    _open_closed_streams()
-    sys.exit(invoke(sys.argv[1:]))
-
-
-def _open_closed_streams() -> None:
-    """Give closed standard streams the null device.
-
-    Python has None for them, and their numbers would go to the next pipe that is opened, a worker's perhaps.
-    """
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)
-    if sys.stdout is None:
-        sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
-    if sys.stderr is None:
-        sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
+    try:
+        streams.prepare()
+        code = invoke(sys.argv[1:])
+    except KeyboardInterrupt:  # a second one, while the first was told of
+        code = EXIT_INTERRUPTED
+    sys.exit(code)
 
 
 def invoke(arguments: list[str]) -> int:
     """Run the command line and return its exit code; all expected errors become one line on stderr."""
     try:
-        result: Any = cli.main(args=arguments, prog_name="k3gate", standalone_mode=False)
+        result = _call(arguments)
         sys.stdout.flush()
-    except click.exceptions.Exit as error:
-        return error.exit_code
     except click.Abort:
         complain("interrupted")
         return EXIT_INTERRUPTED
@@ -119,11 +112,34 @@ def invoke(arguments: list[str]) -> int:
     except (BrokenPipeError, SystemExit):
         # The reader of our output went away (`k3gate runs | head`), which click turns into SystemExit: nothing
         # is left to say, and the code is that of a program that SIGPIPE ended, not one of a verdict.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        streams.silence(1)
         return EXIT_BROKEN_PIPE
+    except OSError as error:
+        streams.silence(1)
+        what = f"cannot use {error.filename!r}" if error.filename else "cannot write the output"
+        complain(f"{what}: {error.strerror or error}; what was stored is kept: k3gate runs lists it")
+        return EXIT_PROBE_FAILED
     return result if isinstance(result, int) else 0
 
 
+def _call(arguments: list[str]) -> Any:
+    try:
+        return cli.main(args=arguments, prog_name="k3gate", standalone_mode=False)
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else error.format_message())
+        return 0
+
+
+LONGEST_WORD = 300
+LONGEST_LINE = 3000
+
+
 def complain(message: str) -> None:
-    """One line on stderr, whatever the message holds."""
-    print("k3gate: " + " ".join(message.split()), file=sys.stderr)
+    """One line on stderr, whatever the message holds and however long a word was typed."""
+    from k3gate.documents import printable
+
+    words = [w if len(w) <= LONGEST_WORD else f"{w[:80]}...{w[-20:]}" for w in message.split()]
+    line = printable(" ".join(words))
+    print("k3gate: " + (line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE] + " ..."), file=sys.stderr)
