@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from k3gate.cli.options import check_output, json_option, print_json, store_option, write_output
+from k3gate.cli.options import json_option, print_json, store_option
+from k3gate.cli.output import check_output, write_output
 from k3gate.errors import EXIT_FAIL, EXIT_OK, EXIT_UNPROVEN
 
 EXIT_OF = {"worse": EXIT_FAIL, "cannot tell": EXIT_UNPROVEN}

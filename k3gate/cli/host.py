@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from k3gate.cli.options import check_output, json_option, print_json, write_output
+from k3gate.cli.options import json_option, print_json
+from k3gate.cli.output import check_output, write_output
 
 
 @click.command("host", short_help="Show what this machine is.")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from k3gate.cli.options import check_output, criteria_option, store_option, target_option, write_output
+from k3gate.cli.options import criteria_option, store_option, target_option
+from k3gate.cli.output import check_output, write_output
 
 
 @click.command("report", short_help="Write the HTML report of a stored run.")

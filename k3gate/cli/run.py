@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING
 import click
 
 from k3gate.cli.options import (
-    check_output,
     criteria_option,
     exit_code,
     json_option,
     print_json,
     store_option,
     target_option,
-    write_output,
 )
-from k3gate.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_PROBE_FAILED, UsageError
+from k3gate.cli.output import check_output, write_output
+from k3gate.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_PROBE_FAILED, EXIT_USAGE, UsageError
 from k3gate.records import State
 
 if TYPE_CHECKING:
@@ -118,7 +117,11 @@ def command(
                 _tell(f"interrupted; what was measured is kept: k3gate run --resume {run.id}")
                 return EXIT_INTERRUPTED
         judged = stored.judge(store, run.id, criteria=criteria, target=None if resume else target)
-        _publish(store, judged, as_json=as_json, report_path=report_path)
+        # Before anything is printed: a full disk or a closed pipe behind stdout must not cost the page.
+        written = _write_report(store, judged, report_path)
+    _publish(judged, as_json=as_json, report_path=report_path if written else None)
+    if not written:
+        return EXIT_USAGE
     if enforce:
         return exit_code(judged.result.verdict)
     failed = any(outcome.state is State.FAILED for outcome in judged.record.outcomes)
@@ -138,7 +141,22 @@ def _show_plan(prepared: Prepared, as_json: bool) -> int:
     return EXIT_OK
 
 
-def _publish(store: Store, judged: Judged, *, as_json: bool, report_path: str | None) -> None:
+def _write_report(store: Store, judged: Judged, path: str | None) -> bool:
+    """Write the page where one is asked for. False where that failed, which was told with the way out."""
+    from k3gate.harness import stored
+
+    if path is None:
+        return True
+    try:
+        write_output(path, stored.page(store, judged))
+    except UsageError as error:
+        run_id = judged.record.run.id
+        _tell(f"{error}; run {run_id} is stored: k3gate report {run_id} -o FILE writes the page")
+        return False
+    return True
+
+
+def _publish(judged: Judged, *, as_json: bool, report_path: str | None) -> None:
     """The JSON document or the text on stdout, and the report's path."""
     from pathlib import Path
 
@@ -146,7 +164,6 @@ def _publish(store: Store, judged: Judged, *, as_json: bool, report_path: str | 
     from k3gate.harness import stored
 
     record, result = judged.record, judged.result
-    page = stored.page(store, judged) if report_path else None
     if as_json:
         print_json(stored.run_document(record, result))
     else:
@@ -158,8 +175,7 @@ def _publish(store: Store, judged: Judged, *, as_json: bool, report_path: str | 
             say(f"left out: {one.probe}/{one.case}: {one.reason}")
         say()
         print_gate(result, every_check=False)
-    if report_path and page is not None:
-        write_output(report_path, page)
+    if report_path:
         path = Path(report_path).resolve()
         if as_json:
             _tell(f"report: {path}")

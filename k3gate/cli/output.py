@@ -1,0 +1,128 @@
+"""Files that a command writes: `-o` and `--report`. Nothing that k3gate did not make is ever replaced."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import stat
+import tempfile
+from pathlib import Path
+
+from k3gate.documents import printable
+from k3gate.errors import UsageError
+
+HEAD_BYTES = 4096
+_PAGE = re.compile(rb"\s*<!doctype html>.*?<title>k3gate ", re.S)
+_INVENTORY = re.compile(rb'Findings\n--------\n|\{\s*"machine": \{\s*"id": ')
+_STREAM = re.compile(
+    r"/dev/(?:stdin|(?P<name>stdout|stderr)|fd/(?P<own>\d{1,6}))|/proc/self/fd/(?P<process>\d{1,6})"
+)
+_KINDS = (
+    (stat.S_ISDIR, "a directory"),
+    (stat.S_ISBLK, "a block device"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISFIFO, "a named pipe"),
+)
+
+
+def check_output(path: str | None) -> None:
+    """Raise `UsageError` before any work where `-o` could not be written afterwards, or must not be."""
+    if path is None or path == os.devnull or _stream(path) is not None:
+        return
+    try:
+        handle, name = tempfile.mkstemp(dir=_target(path).parent, prefix=".k3gate.")
+        os.close(handle)
+        Path(name).unlink()
+    except OSError as error:
+        raise _refused(path, error) from error
+
+
+def write_output(path: str, text: str) -> None:
+    """Write a file whole or not at all; raises `UsageError` with the reason.
+
+    A stream of this process (/dev/stdout, a pipe of the shell) is written as it stands.
+    """
+    if path == os.devnull:
+        return
+    try:
+        number = _stream(path)
+        if number is not None:
+            # Through the open stream: opened by name, a file behind it would be cut and written over.
+            with open(os.dup(number), "w", encoding="utf-8") as stream:
+                stream.write(text)
+            return
+        _replace(_target(path), text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise _refused(path, error) from error
+
+
+def _replace(target: Path, text: str) -> None:
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=".k3gate.")
+    try:
+        with open(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(name).chmod(0o666 & ~umask)
+        Path(name).replace(target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _target(path: str) -> Path:
+    """The regular file that `path` stands for, through links; raises `UsageError` where it may not be written."""
+    if not path:
+        raise UsageError("cannot write a file without a name: name one")
+    shown = _shown(path)
+    target = Path(os.path.realpath(path))
+    try:
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        if path.endswith("/"):
+            raise UsageError(f"cannot write {shown}: it is a directory; name a file") from None
+        if not target.parent.is_dir():
+            folder = printable(str(Path(path).parent))
+            raise UsageError(f"cannot write {shown}: there is no directory {folder}; make it first") from None
+        return target
+    for is_kind, word in _KINDS:
+        if is_kind(mode):
+            raise UsageError(f"cannot write {shown}: it is {word}; name a file")
+    with target.open("rb") as file:
+        head = file.read(HEAD_BYTES)
+    if head.startswith(b"SQLite format 3\0"):
+        raise UsageError(f"cannot write {shown}: it is a database, perhaps the store; name another file")
+    if head and not _PAGE.match(head) and not _INVENTORY.match(head):
+        raise UsageError(
+            f"cannot write {shown}: k3gate did not make that file; name another one, or remove it"
+        )
+    return target
+
+
+def _stream(path: str) -> int | None:
+    """The number of the stream of this process that `path` names; None where it is a file."""
+    match = _STREAM.fullmatch(path)
+    if match is None:
+        return None
+    number = {"stdout": 1, "stderr": 2}.get(match["name"] or "") or int(match["own"] or match["process"] or 0)
+    try:
+        access = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE
+    except OSError:
+        raise UsageError(f"cannot write {path}: no such stream is open; name a file") from None
+    if access == os.O_RDONLY:
+        raise UsageError(f"cannot write {path}: that stream is open for reading only; name a file")
+    return number
+
+
+def _refused(path: str, error: OSError) -> UsageError:
+    reason = (error.strerror or str(error)).lower()
+    return UsageError(f"cannot write {_shown(path)}: {reason}; choose another place")
+
+
+def _shown(path: str) -> str:
+    text = printable(path).replace("\n", "\\n")
+    return text if len(text) <= 300 else f"{text[:80]}..."
