@@ -9,7 +9,7 @@ import attrs
 
 from k3gate.probes import working_sets as sets
 from k3gate.probing.contract import Planned
-from k3gate.records import Case, Inventory, LeftOut, NumaNode, Profile, Scalar
+from k3gate.records import Case, HugePagePool, Inventory, LeftOut, NumaNode, Profile, Scalar
 from k3gate.units import cpu_list, exact_bytes, quantity
 
 # What is taken for planning, per thread and for a whole machine, in B/s. Ours, on the low side: a guest whose
@@ -114,7 +114,7 @@ class _Planner:
         scope: str = "node",
     ) -> Case:
         caches = sets.cache_bytes(self.inventory.cpu, cpus)
-        total = sum(spec["bytes"] for spec in specs)
+        total, reserved = _sizes(specs)
         placement = "spread" if source is None else "local" if source == target else "remote"
         who = f"CPU {cpus[0]}" if len(cpus) == 1 else f"{len(cpus)} cores, CPUs {cpu_list(list(cpus))}"
         what = "each its own node's memory" if source is None else f"memory of node {target} ({placement})"
@@ -134,9 +134,10 @@ class _Planner:
             "isa": self.isa,
             "pools": list(specs),
             "readers": [list(one) for one in readers or [cpus]],
+            "reserved_bytes": reserved,
         }
         title = f"Read: {who} read {what}{pages}, {sets.describe(total, caches)}"
-        return Case(self.probe, name, title, group, parameters, 0.0, total, labels=labels)
+        return Case(self.probe, name, title, group, parameters, 0.0, total - reserved, labels=labels)
 
     def _machine(self) -> list[Case]:
         """All cores at once, every thread over a part of the same size in the memory nearest to it."""
@@ -218,11 +219,17 @@ class _Planner:
             self.left_out.append(LeftOut(self.probe, "residency.image", reason))
             return []
         image = wanted is not None and self.profile.seconds >= 600
+        reserved = {
+            node.id: pool for node in nodes if (pool := sets.reserved_pages(node, node.memory_bytes or 0))
+        }
+        everything = total + sum(pool.free * pool.page_bytes for pool in reserved.values())
         goal = (
-            wanted if image and wanted is not None else min(SMALL_POOL_BYTES, int(total * SMALL_POOL_SHARE))
+            wanted
+            if image and wanted is not None
+            else min(SMALL_POOL_BYTES, int(everything * SMALL_POOL_SHARE))
         )
-        shares = sets.split(goal, nodes, self.room)
-        held = sum(shares.values())
+        specs = self._image_specs(nodes, goal, reserved)
+        held, set_aside = _sizes(specs)
         if not held:
             reason = f"no room: {exact_bytes(total)} in all may be taken, by node {dict(self.room.nodes)}"
             self.left_out.append(LeftOut(self.probe, "residency.image", reason))
@@ -234,33 +241,49 @@ class _Planner:
         elif wanted is not None and held < wanted:
             note = (
                 f"{exact_bytes(held)} of the image of {exact_bytes(wanted)}: more cannot be had, as at most "
-                f"{sets.USABLE_SHARE:.0%} of the memory that may be used is taken{spared}"
+                f"{sets.USABLE_SHARE:.0%} of the memory that may be used is taken"
+                + (f", and {exact_bytes(set_aside)} of reserved huge pages" if set_aside else "")
+                + spared
             )
         else:
             note = None
-        return [self._residency_case(nodes, shares, image, note)]
+        return [self._residency_case(specs, image, note)]
 
-    def _residency_case(
-        self, nodes: Sequence[NumaNode], shares: Mapping[int, int], image: bool, note: str | None
-    ) -> Case:
-        specs = [
-            self._spec(node, shares[node.id], self.cpus_of[node.id] or self.cpus)
-            for node in nodes
-            if node.id in shares
-        ]
-        held = sum(spec["bytes"] for spec in specs)
+    def _image_specs(
+        self, nodes: Sequence[NumaNode], goal: int, reserved: Mapping[int, HugePagePool]
+    ) -> list[_Spec]:
+        """Of each node a pool of its reserved pages, and one of other memory for what these do not hold."""
+        set_aside, ordinary = sets.spread(goal, nodes, self.room, reserved)
+        specs = []
+        for node in nodes:
+            touch = self.cpus_of[node.id] or self.cpus
+            if node.id in set_aside:
+                kind = sets.RESERVED[reserved[node.id].page_bytes]
+                specs.append(self._spec(node, set_aside[node.id], touch, kind))
+            if node.id in ordinary:
+                kind = sets.ordinary_kind(self.inventory)
+                specs.append(self._spec(node, ordinary[node.id], touch, kind))
+        return specs
+
+    def _residency_case(self, specs: Sequence[_Spec], image: bool, note: str | None) -> Case:
+        held, reserved = _sizes(specs)
         threads = len(self.cpus)
         seconds = held / min(threads * TOUCH_RATE, TOUCH_RATE_MOST)
         seconds += held / min(threads * READ_RATE, READ_RATE_MOST)
         labels: dict[str, Scalar] = {
             "memory": "image" if image else "pool",
             "wanted_bytes": self.profile.image_bytes,
-            "nodes": ",".join(str(spec["node"]) for spec in specs),
+            "nodes": ",".join(dict.fromkeys(str(spec["node"]) for spec in specs)),
             "threads": threads,
         }
         what = "the target's image" if image else "a small pool in place of the image"
         where = ", ".join(f"{quantity(spec['bytes'], 'B')} on node {spec['node']}" for spec in specs)
-        parameters = {"pools": specs, "cpus": list(self.cpus), "note": note}
+        parameters = {
+            "pools": list(specs),
+            "cpus": list(self.cpus),
+            "note": note,
+            "reserved_bytes": reserved,
+        }
         return Case(
             self.probe,
             "residency.image",
@@ -268,7 +291,7 @@ class _Planner:
             "residency",
             parameters,
             seconds,
-            held,
+            held - reserved,
             rounds=1,
             time_limit_s=max(60.0, 10 * seconds),
             labels=labels,
@@ -283,10 +306,11 @@ class _Planner:
         setups = []
         for case in reads:
             threads = sum(len(spec["touch"]) for spec in case.parameters["pools"])
-            setup = case.bytes / min(int(case.labels["threads"] or 1) * READ_RATE, READ_RATE_MOST)
+            size, _ = _sizes(case.parameters["pools"])
+            setup = size / min(int(case.labels["threads"] or 1) * READ_RATE, READ_RATE_MOST)
             if case.group not in first:
                 first.add(case.group)
-                setup += case.bytes / min(threads * TOUCH_RATE, TOUCH_RATE_MOST)
+                setup += size / min(threads * TOUCH_RATE, TOUCH_RATE_MOST)
             setups.append(setup)
         fixed = rounds * (sum(setups) + WORKER_SECONDS * len(first)) + sum(one.seconds for one in residency)
         share = (0.8 * self.profile.seconds - fixed) / max(1, rounds * len(reads))
@@ -304,6 +328,13 @@ class _Planner:
         ]
         head = sum(1 for case in timed if case.labels["placement"] != "remote" and "4k" not in case.group)
         return [*timed[:head], *residency, *timed[head:]]
+
+
+def _sizes(specs: Sequence[_Spec]) -> tuple[int, int]:
+    """Bytes of these pools: (all, from reserved pages). `Case.bytes` is the difference, as only that is taken
+    from the memory that others may use; the rest is told in the parameter `reserved_bytes`."""
+    reserved = sum(spec["bytes"] for spec in specs if spec["pages"].startswith("reserved"))
+    return sum(spec["bytes"] for spec in specs), reserved
 
 
 def _rounds(seconds: float) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from attrs import frozen
 
 from k3gate.errors import UsageError
-from k3gate.records import Cpu, Inventory, NumaNode
+from k3gate.records import Cpu, HugePagePool, Inventory, NumaNode
 from k3gate.units import exact_bytes
 
 CACHE_FACTOR = 4
@@ -22,6 +22,8 @@ USABLE_SHARE = 0.9
 """How much of the usable memory may be taken; the rest is left to the system."""
 HUGE_PAGE = 2 << 20
 GIANT_PAGE = 1 << 30
+RESERVED = {HUGE_PAGE: "reserved_2m", GIANT_PAGE: "reserved_1g"}
+"""Pages that can be reserved, as `_native.Pool` names them."""
 SHORTFALL = 0.9
 """Nodes that add up to less than this of the total memory are not believed (memory that appears lazily)."""
 
@@ -168,41 +170,91 @@ def room(inventory: Inventory) -> Room:
     if whole is not None and known < SHORTFALL * whole:
         return Room(total, {})
     free = sum(one.free_bytes or 0 for one in nodes)
-    in_use = known - free
+    # Pages that are reserved are never given back.
+    used = {
+        one.id: max(
+            0,
+            (one.memory_bytes or 0)
+            - (one.free_bytes or 0)
+            - sum(pool.total * pool.page_bytes for pool in one.huge_pages),
+        )
+        for one in nodes
+    }
+    in_use = sum(used.values())
     back = max(0, (available or 0) - free)
     rooms = {}
     for one in nodes:
         if one.free_bytes is None or one.memory_bytes is None:
             continue
-        share = back * (one.memory_bytes - one.free_bytes) / in_use if in_use > 0 else 0.0
+        share = back * used[one.id] / in_use if in_use > 0 else 0.0
         rooms[one.id] = math.floor(USABLE_SHARE * min(one.memory_bytes, one.free_bytes + share))
     return Room(total, rooms)
 
 
-def split(wanted: int, nodes: Sequence[NumaNode], limits: Room) -> dict[int, int]:
-    """`wanted` bytes over the nodes in proportion to their memory, none beyond its room; multiples of 2 MiB.
+def split(wanted: int, weights: Mapping[int, int], limits: Room) -> dict[int, int]:
+    """`wanted` bytes over nodes in proportion to their weights, none beyond its room; multiples of 2 MiB.
 
     What a full node cannot take goes to the others. The sum is less than `wanted` where there is no room.
     """
-    left = round_up(wanted, HUGE_PAGE)
+    left = round_up(max(0, wanted), HUGE_PAGE)
     if limits.total is not None:
         left = min(left, limits.total // HUGE_PAGE * HUGE_PAGE)
-    shares = dict.fromkeys((node.id for node in nodes), 0)
-    weights = {node.id: node.memory_bytes or 1 for node in nodes}
-    while left >= HUGE_PAGE and weights:
-        whole = sum(weights.values())
+    shares = dict.fromkeys(weights, 0)
+    open_ = {node: weight for node, weight in weights.items() if weight > 0}
+    while left >= HUGE_PAGE and open_:
+        whole = sum(open_.values())
         before = left
-        for node, weight in list(weights.items()):
+        for node, weight in list(open_.items()):
             part = round_up(before * weight // whole, HUGE_PAGE)
             capacity = limits.nodes.get(node, part + shares[node]) - shares[node]
             taken = min(part, left, max(0, capacity) // HUGE_PAGE * HUGE_PAGE)
             shares[node] += taken
             left -= taken
             if taken < part:
-                del weights[node]
+                del open_[node]
         if left == before:
             break
     return {node: size for node, size in shares.items() if size}
+
+
+def spread(
+    wanted: int, nodes: Sequence[NumaNode], limits: Room, reserved: Mapping[int, HugePagePool]
+) -> tuple[dict[int, int], dict[int, int]]:
+    """`wanted` bytes over the nodes as (bytes from reserved pages, bytes from other memory), by node.
+
+    Reserved pages are no part of `limits`: the kernel has set them aside. Each node's share is taken from
+    them first; what a node cannot hold goes to the others. Both are whole pages, so the sum may exceed
+    `wanted` by less than a page a node.
+    """
+    weights = {node.id: node.memory_bytes or 1 for node in nodes}
+    rooms = {node: pool.free * pool.page_bytes for node, pool in reserved.items()}
+    fair = split(wanted, weights, Room(None, {}))
+    set_aside = {
+        node: min(round_up(size, reserved[node].page_bytes), rooms[node])
+        for node, size in fair.items()
+        if rooms.get(node)
+    }
+    missing = {node: size - set_aside.get(node, 0) for node, size in fair.items()}
+    ordinary = split(wanted - sum(set_aside.values()), missing, limits)
+    short = wanted - sum(set_aside.values()) - sum(ordinary.values())
+    if short > 0:
+        spare = {node: room - set_aside.get(node, 0) for node, room in rooms.items()}
+        for node, size in split(short, spare, Room(None, spare)).items():
+            more = min(round_up(size, reserved[node].page_bytes), spare[node])
+            set_aside[node] = set_aside.get(node, 0) + more
+        ordinary = split(wanted - sum(set_aside.values()), weights, limits)
+    return set_aside, ordinary
+
+
+def reserved_pages(node: NumaNode, size: int) -> HugePagePool | None:
+    """The reserved pages to use for `size` bytes on a node: 2 MiB if they suffice, else the larger pool."""
+    pools = sorted(
+        (one for one in node.huge_pages if one.page_bytes in RESERVED), key=lambda one: one.page_bytes
+    )
+    for pool in pools:
+        if pool.free * pool.page_bytes >= round_up(size, pool.page_bytes):
+            return pool
+    return max((one for one in pools if one.free), key=lambda one: one.free * one.page_bytes, default=None)
 
 
 def page_kind(inventory: Inventory, node: NumaNode, size: int) -> str:
@@ -210,8 +262,12 @@ def page_kind(inventory: Inventory, node: NumaNode, size: int) -> str:
 
     Reserved pools are used as found, 2 MiB first, since that is also what transparent huge pages give.
     """
-    free = {one.page_bytes: one.free for one in node.huge_pages}
-    for page, kind in ((HUGE_PAGE, "reserved_2m"), (GIANT_PAGE, "reserved_1g")):
-        if free.get(page, 0) * page >= round_up(size, page):
-            return kind
+    pool = reserved_pages(node, size)
+    if pool is not None and pool.free * pool.page_bytes >= round_up(size, pool.page_bytes):
+        return RESERVED[pool.page_bytes]
+    return ordinary_kind(inventory)
+
+
+def ordinary_kind(inventory: Inventory) -> str:
+    """The largest pages that are had without a reservation."""
     return "small" if inventory.kernel.transparent_hugepage == "never" else "transparent"

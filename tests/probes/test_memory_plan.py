@@ -4,48 +4,30 @@ from __future__ import annotations
 
 import attrs
 import pytest
+from planning import GB, QUICK, case_of, image_nodes, names_of, plan_of, with_nodes
 
 from k3gate.errors import UsageError
 from k3gate.probes.memory import MemoryProbe
-from k3gate.probing.contract import Planned, Reason
+from k3gate.probing.contract import Reason
 from k3gate.records import Cache, HugePagePool, Inventory, NumaNode, Profile
-
-QUICK = Profile("quick", 180.0)
-GB = 10**9
-
-
-def _plan(inventory: Inventory, profile: Profile = QUICK) -> Planned:
-    return MemoryProbe().cases(inventory, profile)
-
-
-def _names(planned: Planned) -> set[str]:
-    return {case.name for case in planned.cases}
-
-
-def _case(planned: Planned, name: str):
-    return next(case for case in planned.cases if case.name == name)
-
-
-def _image_nodes(planned: Planned) -> set[int]:
-    return {spec["node"] for spec in _case(planned, "residency.image").parameters["pools"]}
-
-
-def _with_nodes(inventory: Inventory, *nodes: NumaNode) -> Inventory:
-    return attrs.evolve(inventory, numa=attrs.evolve(inventory.numa, nodes=nodes))
 
 
 def test_two_sockets_get_every_cell_with_one_thread_per_core(make_inventory) -> None:
-    planned = _plan(make_inventory("bare_metal"))
+    planned = plan_of(make_inventory("bare_metal"))
     cells = {f"read.node{c}.node{m}" for c in (0, 1) for m in (0, 1)}
     others = {"read.core.node0", "read.core.node1", "read.machine", "residency.image"}
-    assert _names(planned) == cells | others | {"read.4k.node0", "read.4k.node1"}
-    remote = _case(planned, "read.node1.node0")
+    assert names_of(planned) == cells | others | {"read.4k.node0", "read.4k.node1"}
+    remote = case_of(planned, "read.node1.node0")
     assert remote.parameters["readers"] == [list(range(32, 64))]
     assert remote.labels["placement"] == "remote"
     assert remote.labels["threads"] == 32
     assert remote.parameters["pools"][0]["touch"] == list(range(32))
-    assert remote.group == _case(planned, "read.node0.node0").group == _case(planned, "read.core.node0").group
-    machine = _case(planned, "read.machine")
+    assert (
+        remote.group
+        == case_of(planned, "read.node0.node0").group
+        == case_of(planned, "read.core.node0").group
+    )
+    machine = case_of(planned, "read.machine")
     assert machine.labels["cache_bytes"] == 120 * 2**20
     assert machine.bytes >= 4 * 120 * 2**20
     assert [spec["node"] for spec in machine.parameters["pools"]] == [0, 1]
@@ -54,11 +36,11 @@ def test_two_sockets_get_every_cell_with_one_thread_per_core(make_inventory) -> 
 def test_a_memory_only_node_is_a_target_only(make_inventory) -> None:
     inventory = make_inventory("bare_metal")
     cxl = NumaNode(5, (), 256 * 2**30, 255 * 2**30, "cxl", {0: 14, 1: 24, 5: 10})
-    planned = _plan(_with_nodes(inventory, *inventory.numa.nodes, cxl))
-    names = {name for name in _names(planned) if "node5" in name}
+    planned = plan_of(with_nodes(inventory, *inventory.numa.nodes, cxl))
+    names = {name for name in names_of(planned) if "node5" in name}
     assert names == {"read.node0.node5", "read.node1.node5"}
-    assert _image_nodes(planned) == {0, 1}
-    assert _case(planned, "read.machine").labels["threads"] == 64
+    assert image_nodes(planned) == {0, 1}
+    assert case_of(planned, "read.machine").labels["threads"] == 64
 
 
 @pytest.mark.parametrize(
@@ -70,25 +52,25 @@ def test_the_image_lies_on_memory_without_cpus_only_where_its_kind_is_known_to_d
 ) -> None:
     inventory = make_inventory("vm")
     bare = NumaNode(5, (), 8 * 2**30, 7 * 2**30, kind, {0: 14, 5: 10})
-    inventory = _with_nodes(inventory, *inventory.numa.nodes, bare)
+    inventory = with_nodes(inventory, *inventory.numa.nodes, bare)
     inventory = attrs.evolve(
         inventory,
         memory=attrs.evolve(inventory.memory, total_bytes=16 * 2**30, available_bytes=11 * 2**30),
         limits=attrs.evolve(inventory.limits, usable_memory_bytes=11 * 2**30),
     )
-    planned = _plan(inventory, Profile("standard", 1200.0, image_bytes=9 * 2**30))
-    assert _image_nodes(planned) == nodes
-    note = _case(planned, "residency.image").parameters["note"] or ""
+    planned = plan_of(inventory, Profile("standard", 1200.0, image_bytes=9 * 2**30))
+    assert image_nodes(planned) == nodes
+    note = case_of(planned, "residency.image").parameters["note"] or ""
     assert (f"node 5 has memory of kind {kind} and no CPUs" in note) == (5 not in nodes)
-    assert _image_nodes(_plan(inventory)) == nodes
+    assert image_nodes(plan_of(inventory)) == nodes
 
 
 def test_no_image_is_laid_where_only_memory_of_an_unknown_kind_is(make_inventory) -> None:
     inventory = make_inventory("vm")
     first = attrs.evolve(inventory.numa.nodes[0], memory_bytes=0)
     bare = NumaNode(5, (), 8 * 2**30, 7 * 2**30, "unknown", {0: 14, 5: 10})
-    planned = _plan(_with_nodes(inventory, first, bare))
-    assert "residency.image" not in _names(planned)
+    planned = plan_of(with_nodes(inventory, first, bare))
+    assert "residency.image" not in names_of(planned)
     assert any("node 5 has memory of kind unknown" in one.reason for one in planned.left_out)
 
 
@@ -96,22 +78,22 @@ def test_a_node_without_memory_is_no_column_but_its_cpus_read_elsewhere(make_inv
     inventory = make_inventory("bare_metal")
     first, second = inventory.numa.nodes
     bare = attrs.evolve(second, memory_bytes=0, free_bytes=0)
-    planned = _plan(
-        _with_nodes(
+    planned = plan_of(
+        with_nodes(
             attrs.evolve(inventory, memory=attrs.evolve(inventory.memory, total_bytes=first.memory_bytes)),
             first,
             bare,
         )
     )
-    assert not any(name.endswith("node1") for name in _names(planned))
-    assert "read.node1.node0" in _names(planned)
+    assert not any(name.endswith("node1") for name in names_of(planned))
+    assert "read.node1.node0" in names_of(planned)
     assert any("node 1 has no memory" in one.reason for one in planned.left_out)
-    assert _case(planned, "read.machine").labels["threads"] == 64
+    assert case_of(planned, "read.machine").labels["threads"] == 64
 
 
 @pytest.mark.case("TOP-07")
 def test_top_07_only_the_allowed_cpus_are_used_by_their_ids(make_inventory) -> None:
-    planned = _plan(make_inventory("bare_metal", cpu={"allowed": (3, 4)}))
+    planned = plan_of(make_inventory("bare_metal", cpu={"allowed": (3, 4)}))
     used = {
         cpu
         for case in planned.cases
@@ -119,15 +101,15 @@ def test_top_07_only_the_allowed_cpus_are_used_by_their_ids(make_inventory) -> N
         for cpu in group
     }
     assert used == {3, 4}
-    assert "read.node1.node0" not in _names(planned)
-    assert "read.node0.node1" in _names(planned)
+    assert "read.node1.node0" not in names_of(planned)
+    assert "read.node0.node1" in names_of(planned)
 
 
 @pytest.mark.case("TOP-05")
 def test_top_05_an_offline_cpu_is_left_out_even_if_the_node_still_names_it(make_inventory) -> None:
     online = tuple(cpu for cpu in range(128) if cpu not in (7, 71))
-    planned = _plan(make_inventory("bare_metal", cpu={"online": online, "offline": (7, 71)}))
-    cpus = _case(planned, "read.node0.node0").parameters["readers"][0]
+    planned = plan_of(make_inventory("bare_metal", cpu={"online": online, "offline": (7, 71)}))
+    cpus = case_of(planned, "read.node0.node0").parameters["readers"][0]
     assert 7 not in cpus and 71 not in cpus
     assert len(cpus) == 31
 
@@ -135,11 +117,11 @@ def test_top_05_an_offline_cpu_is_left_out_even_if_the_node_still_names_it(make_
 @pytest.mark.case("TOP-06")
 def test_top_06_without_cpu_0_its_sibling_stands_in(make_inventory) -> None:
     online = tuple(range(1, 128))
-    planned = _plan(make_inventory("bare_metal", cpu={"online": online, "offline": (0,)}))
-    cpus = _case(planned, "read.node0.node0").parameters["readers"][0]
+    planned = plan_of(make_inventory("bare_metal", cpu={"online": online, "offline": (0,)}))
+    cpus = case_of(planned, "read.node0.node0").parameters["readers"][0]
     assert len(cpus) == 32
     assert 64 in cpus and 0 not in cpus
-    assert _case(planned, "read.core.node0").parameters["readers"] == [[1]]
+    assert case_of(planned, "read.core.node0").parameters["readers"] == [[1]]
 
 
 def test_no_usable_cpu_is_a_reason_not_a_crash(make_inventory) -> None:
@@ -174,8 +156,8 @@ def _twelve_domains(make_inventory) -> Inventory:
 def test_bw_03_working_set_is_four_times_all_caches_and_less_is_refused(make_inventory) -> None:
     inventory = _twelve_domains(make_inventory)
     with pytest.raises(UsageError, match=r"100\.0 MB is too small here: at least 4,608\.0 MB .*1,152\.0 MB"):
-        _plan(inventory, attrs.evolve(QUICK, working_set_bytes=100 * 10**6))
-    planned = _plan(inventory)
+        plan_of(inventory, attrs.evolve(QUICK, working_set_bytes=100 * 10**6))
+    planned = plan_of(inventory)
     for case in planned.cases:
         if not case.name.startswith("read."):
             continue
@@ -184,14 +166,14 @@ def test_bw_03_working_set_is_four_times_all_caches_and_less_is_refused(make_inv
         if case.labels["scope"] != "core":
             assert case.labels["cache_bytes"] == 1152 * 10**6
             assert "1,152.0 MB of last-level caches" in case.title
-    larger = _plan(inventory, attrs.evolve(QUICK, working_set_bytes=20 * GB))
-    assert _case(larger, "read.node0.node0").bytes >= 20 * GB
-    assert _case(larger, "read.machine").bytes >= 20 * GB
+    larger = plan_of(inventory, attrs.evolve(QUICK, working_set_bytes=20 * GB))
+    assert case_of(larger, "read.node0.node0").bytes >= 20 * GB
+    assert case_of(larger, "read.machine").bytes >= 20 * GB
 
 
 def test_unknown_caches_are_said_and_not_taken_for_none(make_inventory) -> None:
-    planned = _plan(make_inventory("vm", cpu={"caches": ()}))
-    case = _case(planned, "read.node0.node0")
+    planned = plan_of(make_inventory("vm", cpu={"caches": ()}))
+    case = case_of(planned, "read.node0.node0")
     assert case.labels["cache_bytes"] is None
     assert case.bytes == 256 << 20
     assert "cache sizes unknown" in case.title
@@ -200,8 +182,8 @@ def test_unknown_caches_are_said_and_not_taken_for_none(make_inventory) -> None:
 def test_what_does_not_fit_is_left_out_with_the_arithmetic(make_inventory) -> None:
     inventory = _twelve_domains(make_inventory)
     small = attrs.evolve(inventory, limits=attrs.evolve(inventory.limits, usable_memory_bytes=2 * GB))
-    planned = _plan(small)
-    assert _names(planned) == {"residency.image"}
+    planned = plan_of(small)
+    assert names_of(planned) == {"residency.image"}
     reason = next(one.reason for one in planned.left_out if one.case == "read.machine")
     assert "5.0 GB" in reason and "1.8 GB" in reason and "90%" in reason
 
@@ -211,21 +193,21 @@ def test_a_full_node_refuses_its_own_cells_but_page_cache_does_not(make_inventor
     first, second = inventory.numa.nodes
     full = attrs.evolve(first, free_bytes=10**8)
     taken = attrs.evolve(
-        _with_nodes(inventory, full, second),
+        with_nodes(inventory, full, second),
         memory=attrs.evolve(inventory.memory, available_bytes=10**8 + (second.free_bytes or 0)),
     )
-    planned = _plan(taken)
-    assert "read.node0.node0" not in _names(planned)
-    assert "read.node1.node1" in _names(planned)
+    planned = plan_of(taken)
+    assert "read.node0.node0" not in names_of(planned)
+    assert "read.node1.node1" in names_of(planned)
     assert any("on node 0" in one.reason for one in planned.left_out)
-    cached = _with_nodes(inventory, full, second)  # the machine's available memory is still nearly all
-    assert "read.node0.node0" in _names(_plan(cached))
+    cached = with_nodes(inventory, full, second)  # the machine's available memory is still nearly all
+    assert "read.node0.node0" in names_of(plan_of(cached))
 
 
 def test_nodes_that_show_far_less_than_the_machine_are_not_believed(make_inventory) -> None:
     inventory = make_inventory("vm")
     node = attrs.evolve(inventory.numa.nodes[0], memory_bytes=2**28, free_bytes=2**20)
-    assert "read.node0.node0" in _names(_plan(_with_nodes(inventory, node)))
+    assert "read.node0.node0" in names_of(plan_of(with_nodes(inventory, node)))
 
 
 @pytest.mark.parametrize(
@@ -235,22 +217,22 @@ def test_nodes_that_show_far_less_than_the_machine_are_not_believed(make_invento
 def test_page_kind_follows_what_is_found(make_inventory, free: int, policy: str, kind: str) -> None:
     inventory = make_inventory("vm", kernel={"transparent_hugepage": policy})
     node = attrs.evolve(inventory.numa.nodes[0], huge_pages=(HugePagePool(2 << 20, free, free),))
-    planned = _plan(_with_nodes(inventory, node))
-    assert _case(planned, "read.node0.node0").parameters["pools"][0]["pages"] == kind
-    assert ("read.4k.node0" in _names(planned)) == (kind != "small")
+    planned = plan_of(with_nodes(inventory, node))
+    assert case_of(planned, "read.node0.node0").parameters["pools"][0]["pages"] == kind
+    assert ("read.4k.node0" in names_of(planned)) == (kind != "small")
 
 
 def test_the_image_is_split_over_nodes_and_never_beyond_90_percent(make_inventory) -> None:
     inventory = make_inventory("bare_metal")
     standard = Profile("standard", 1200.0, image_bytes=400 * GB)
-    case = _case(_plan(inventory, standard), "residency.image")
+    case = case_of(plan_of(inventory, standard), "residency.image")
     assert case.rounds == 1
     assert case.labels["memory"] == "image"
     sizes = [spec["bytes"] for spec in case.parameters["pools"]]
     assert 400 * GB <= sum(sizes) < 400 * GB + (4 << 20)  # rounded up to whole huge pages, never down
     assert case.parameters["note"] is None
     assert sizes[0] == pytest.approx(sizes[1], rel=1e-3)
-    huge = _case(_plan(inventory, attrs.evolve(standard, image_bytes=1560 * GB)), "residency.image")
+    huge = case_of(plan_of(inventory, attrs.evolve(standard, image_bytes=1560 * GB)), "residency.image")
     usable = inventory.limits.usable_memory_bytes
     assert huge.bytes * 100 <= usable * 90
     assert huge.bytes > 0.89 * usable
@@ -259,7 +241,7 @@ def test_the_image_is_split_over_nodes_and_never_beyond_90_percent(make_inventor
 
 
 def test_short_profiles_hold_a_small_pool_and_say_so(make_inventory) -> None:
-    case = _case(_plan(make_inventory("bare_metal")), "residency.image")
+    case = case_of(plan_of(make_inventory("bare_metal")), "residency.image")
     assert case.labels["memory"] == "pool"
     assert case.bytes < GB + (4 << 20)
     assert "not the image" in case.parameters["note"]
@@ -269,7 +251,7 @@ def test_short_profiles_hold_a_small_pool_and_say_so(make_inventory) -> None:
 def test_timed_regions_take_most_of_a_plan_that_fits(
     make_inventory, name: str, seconds: int, rounds: int
 ) -> None:
-    planned = _plan(make_inventory("vm"), Profile(name, float(seconds)))
+    planned = plan_of(make_inventory("vm"), Profile(name, float(seconds)))
     reads = [case for case in planned.cases if case.name.startswith("read.")]
     assert all(case.rounds == rounds for case in reads)
     whole = sum(case.seconds * case.rounds for case in planned.cases)
@@ -279,7 +261,7 @@ def test_timed_regions_take_most_of_a_plan_that_fits(
 
 
 def test_no_numa_information_binds_nothing(make_inventory) -> None:
-    planned = _plan(make_inventory("vm", numa={"available": False}))
+    planned = plan_of(make_inventory("vm", numa={"available": False}))
     assert all(spec["bind"] is None for case in planned.cases for spec in case.parameters["pools"])
     assert not any("remote" in case.labels.values() for case in planned.cases)
 
@@ -288,10 +270,10 @@ def test_a_forced_instruction_set_goes_into_the_plan_and_a_lacking_one_is_refuse
     make_inventory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("K3GATE_ISA", "generic")
-    assert _case(_plan(make_inventory()), "read.node0.node0").parameters["isa"] == "generic"
+    assert case_of(plan_of(make_inventory()), "read.node0.node0").parameters["isa"] == "generic"
     monkeypatch.setenv("K3GATE_ISA", "sse9")
     with pytest.raises(UsageError, match=r"sse9.*it has .*generic"):
-        _plan(make_inventory())
+        plan_of(make_inventory())
 
 
 def test_level_2_caches_below_the_last_level_count_too(make_inventory) -> None:
