@@ -109,7 +109,8 @@ def _pool(context: Context, spec: dict[str, Any]) -> pools.FilledPool:
 
 
 def _read(case: Case, context: Context) -> Metric:
-    """`parameters`: kernel, isa (None: the best), pools, and of each pool the CPUs that read it."""
+    """`parameters`: kernel, isa (None: the best), pools, of each pool the CPUs that read it, and the bytes of
+    the level-2 caches in play below the last level."""
     parameters = case.parameters
     kernel = str(parameters["kernel"])
     isa = choose_isa(parameters["isa"], kernel)
@@ -132,7 +133,7 @@ def _read(case: Case, context: Context) -> Metric:
         size_proof,
         watch.proof(),
         sums.proof(),
-        _working_set_proof(total, caches if isinstance(caches, int) else None),
+        _working_set_proof(total, caches if isinstance(caches, int) else None, parameters["level_2_bytes"]),
     ]
     traffic = next(row for row in pools.kernel_table() if (row["name"], row["isa"]) == (kernel, isa))
     labels: dict[str, Scalar] = {
@@ -184,14 +185,19 @@ def _samples(
     return samples
 
 
-def _working_set_proof(total: int, caches: int | None) -> Proof:
-    if caches is None:
+def _working_set_proof(total: int, last: int | None, level_2: int) -> Proof:
+    """Against both levels, as the pool is sized by both: what they hold together is not read from memory."""
+    if last is None:
         return Proof("working_set", None, f"{exact_bytes(total)}; the cache sizes are unknown")
-    detail = (
-        f"{sets.megabytes(total)}, {total / caches:.1f} x the {sets.megabytes(caches)} of last-level "
-        "caches in play"
-    )
-    return Proof("working_set", total >= sets.CACHE_FACTOR * caches, detail)
+    caches = f"the {sets.megabytes(last)} of last-level caches in play"
+    if level_2:
+        caches = (
+            f"the {sets.megabytes(last + level_2)} of caches in play "
+            f"({sets.megabytes(last)} last-level, {sets.megabytes(level_2)} level 2)"
+        )
+    ratio = total / (last + level_2)
+    detail = f"{sets.megabytes(total)}, {ratio:.1f} x {caches}"
+    return Proof("working_set", total >= sets.CACHE_FACTOR * (last + level_2), detail)
 
 
 def _state(proofs: Sequence[Proof]) -> tuple[State, str | None]:

@@ -135,6 +135,7 @@ class _Planner:
             "pools": list(specs),
             "readers": [list(one) for one in readers or [cpus]],
             "reserved_bytes": reserved,
+            "level_2_bytes": sets.level_2_bytes(self.inventory.cpu, cpus),
         }
         title = f"Read: {who} read {what}{pages}, {sets.describe(total, caches)}"
         return Case(self.probe, name, title, group, parameters, 0.0, total - reserved, labels=labels)

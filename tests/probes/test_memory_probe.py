@@ -15,7 +15,7 @@ import attrs
 import pytest
 
 from k3gate.errors import ProbeError
-from k3gate.probes import _native, pools
+from k3gate.probes import _native, memory, pools
 from k3gate.probes.memory import MemoryProbe
 from k3gate.probing.contract import SampleToken
 from k3gate.records import Case, Inventory, Metric, NumaNode, Profile, Sample, State
@@ -132,6 +132,28 @@ def test_bw_03_a_pool_that_sits_in_the_cache_disproves_its_figure(make_inventory
     assert working_set.ok is False
     assert metric.state is State.FAILED
     assert "33.6 MB of last-level" in (metric.reason or "")
+
+
+@pytest.mark.parametrize(
+    ("total", "level_2", "ok"), [(400, 0, True), (399, 0, False), (400, 10, False), (440, 10, True)]
+)
+def test_a_working_set_is_held_against_level_2_and_last_level_caches(
+    total: int, level_2: int, ok: bool
+) -> None:
+    proof = memory._working_set_proof(total * 10**6, 100 * 10**6, level_2 * 10**6)
+    assert proof.ok is ok
+    assert ("100.0 MB last-level, 10.0 MB level 2" in proof.detail) == bool(level_2)
+    assert memory._working_set_proof(total, None, 0).ok is None
+
+
+def test_the_plan_sizes_every_pool_so_that_its_proof_holds(make_inventory) -> None:
+    """On a machine whose level-2 caches hold more than its last level."""
+    for case in MemoryProbe().cases(make_inventory("bare_metal"), Profile("quick", 180.0)).cases:
+        if case.name.startswith("read."):
+            level_2 = case.parameters["level_2_bytes"]
+            assert level_2 == case.labels["threads"] * 2 * 2**20
+            proof = memory._working_set_proof(case.labels["pool_bytes"], case.labels["cache_bytes"], level_2)
+            assert proof.ok is True, (case.name, proof)
 
 
 def test_a_wrong_checksum_fails_the_figure(make_inventory, monkeypatch: pytest.MonkeyPatch) -> None:
