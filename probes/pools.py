@@ -18,6 +18,7 @@ from attrs import define, field
 
 from k3gate.errors import NotPermittedError, ProbeError
 from k3gate.probes import _native
+from k3gate.probes.smaps import smaps_fields
 from k3gate.probes.working_sets import HUGE_PAGE, round_up
 from k3gate.records import Proof
 from k3gate.units import cpu_list, exact_bytes
@@ -28,7 +29,6 @@ TOUCH_SLICE = 256 << 20
 """Bytes that a thread touches between two heartbeats."""
 HUGE_SHARE = 0.99
 """From this share of huge pages on, a pool counts as made of them."""
-SMAPS_LIMIT = 16 << 20
 _WORD = 1 << 64
 
 Part = tuple[Any, int, int, int]
@@ -236,6 +236,8 @@ def page_size(pools: Sequence[FilledPool]) -> tuple[int | None, Proof]:
         except OSError as error:
             return None, Proof("page_size", None, f"/proc/self/smaps: {error_text(error.errno or 0)}")
         size, text = _page_size(one, fields)
+        if one.pool.advice_error:
+            text += f", madvise for {one.pages} pages refused: {error_text(one.pool.advice_error)}"
         sizes.add(size)
         said.append(text)
     detail = "; ".join(dict.fromkeys(said)) + " (smaps)"
@@ -258,26 +260,6 @@ def _page_size(one: FilledPool, fields: dict[str, int]) -> tuple[int | None, str
     if share == 0:
         return kernel, f"KernelPageSize {kernel} bytes, no huge pages"
     return None, f"mixed: huge pages are only {share:.1%} of the pool"
-
-
-def smaps_fields(address: int) -> dict[str, int]:
-    """The numbers, in bytes, of the mapping that begins at `address`; empty where it is not listed."""
-    head = re.compile(rb"^([0-9a-f]{1,16})-[0-9a-f]{1,16} ")
-    fields: dict[str, int] = {}
-    inside = False
-    read = 0
-    with open("/proc/self/smaps", "rb") as file:
-        while line := file.readline(8192):
-            read += len(line)
-            if read > SMAPS_LIMIT:
-                break
-            if found := head.match(line):
-                if inside:
-                    break
-                inside = int(found[1], 16) == address
-            elif inside and (pair := re.match(rb"^(\w{1,32}):\s+(\d{1,15}) kB", line)):
-                fields[pair[1].decode("ascii")] = int(pair[2]) * 1024
-    return fields
 
 
 class PinWatch:
