@@ -231,7 +231,7 @@ def _residency(case: Case, context: Context) -> Iterator[Metric]:
                 what = f"node {spec['node']}: {exact_bytes(spec['bytes'])} refused"
                 trouble = f"{what}: {pools.error_text(error.errno or 0)}"
                 break
-        touch_seconds, failed = pools.touch(team, held, context.heartbeat)
+        touch_seconds, failed = pools.touch(team, held, context.heartbeat, watch.see)
         if failed and trouble is None:
             trouble = f"touching: {pools.error_text(failed)}"
         yield from _residency_metrics(case, context, team, watch, held, touch_seconds, trouble)
@@ -251,7 +251,7 @@ def _residency_metrics(
 ) -> Iterator[Metric]:
     touched = sum(size for pool, _ in held for _, size in pool.filled)
     rate = [context.sample(touched / touch_seconds, touch_seconds)] if touched and touch_seconds > 0 else []
-    verify_seconds, right, wrong = pools.verify(team, held, context.heartbeat)
+    verify_seconds, right, wrong = pools.verify(team, held, context.heartbeat, watch.see)
     verified = context.sample(float(right), verify_seconds)
     filled = [pool for pool, _ in held]
     context.heartbeat("proving the placement")

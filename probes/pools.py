@@ -105,18 +105,23 @@ def available_bytes() -> int | None:
 
 
 def touch(
-    team: Any, pools: Sequence[tuple[FilledPool, Sequence[int]]], heartbeat: Callable[[str], None]
+    team: Any,
+    pools: Sequence[tuple[FilledPool, Sequence[int]]],
+    heartbeat: Callable[[str], None],
+    see: Callable[[Any], None] | None = None,
 ) -> tuple[float, int]:
     """Fill pools for the first time, all at once, each by the named CPUs of the team.
 
-    Returns (seconds of all threads' common windows, errno): errno is 0, or why it ended early; what was
-    filled until then stands in `filled` of each pool.
+    `see` is shown every timed region. Returns (seconds of all threads' common windows, errno): errno is 0, or
+    why it ended early; what was filled until then stands in `filled` of each pool.
     """
     seconds = 0.0
     for round_ in _slices(team, pools):
         parts, covered = round_
         region = team.touch(parts)
         seconds += region.seconds
+        if see is not None:
+            see(region)
         errors = [thread.error for thread in region.threads if thread.error]
         if errors:
             return seconds, int(errors[0])
@@ -127,13 +132,21 @@ def touch(
 
 
 def verify(
-    team: Any, pools: Sequence[tuple[FilledPool, Sequence[int]]], heartbeat: Callable[[str], None]
+    team: Any,
+    pools: Sequence[tuple[FilledPool, Sequence[int]]],
+    heartbeat: Callable[[str], None],
+    see: Callable[[Any], None] | None = None,
 ) -> tuple[float, int, int]:
-    """Read the pattern of all filled ranges back: (seconds, bytes found right, words found wrong)."""
+    """Read the pattern of all filled ranges back: (seconds, bytes found right, words found wrong).
+
+    A thread that found a wrong word counts none of its bytes of that slice. `see` is shown every timed region.
+    """
     seconds, right, wrong = 0.0, 0, 0
     for parts, _ in _slices(team, pools, filled_only=True):
         region = team.verify(parts)
         seconds += region.seconds
+        if see is not None:
+            see(region)
         right += sum(thread.bytes for thread in region.threads if thread.value == 0)
         wrong += sum(thread.value for thread in region.threads)
         heartbeat("verifying memory")

@@ -7,57 +7,17 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import attrs
 import pytest
+from fakes import FakeContext
 
 from k3gate.errors import ProbeError
 from k3gate.probes import _native, memory, pools
 from k3gate.probes.memory import MemoryProbe
-from k3gate.probing.contract import SampleToken
-from k3gate.records import Case, Inventory, Metric, NumaNode, Profile, Sample, State
-
-
-class FakeContext:
-    """Stands in for a worker's context: shares and stamps, sends nothing."""
-
-    def __init__(self, inventory: Inventory, seconds: float = 0.2) -> None:
-        self.round, self.seconds, self.inventory = 0, seconds, inventory
-        self.shared: dict[str, Any] = {}
-        self.releases: list[tuple[Any, Any]] = []
-        self.timed: list[float] = []
-        self.booked = 0.0
-
-    def share(self, key, build, release=None):
-        if key not in self.shared:
-            self.shared[key] = build()
-            if release is not None:
-                self.releases.append((release, self.shared[key]))
-        return self.shared[key]
-
-    def sample(self, value: float, timed_seconds: float) -> SampleToken:
-        self.timed.append(timed_seconds)
-        return SampleToken(value, time.monotonic())
-
-    def metric(self, declaration, samples, labels, proofs=(), state=State.OK, reason=None) -> Metric:
-        taken = tuple(Sample(one.value, self.round, os.getpid(), one.start_s) for one in samples)
-        name, unit, better = declaration.name, declaration.unit, declaration.better
-        return Metric(name, unit, better, labels, taken, None, None, state, reason, tuple(proofs))
-
-    def heartbeat(self, note: str = "") -> None:
-        pass
-
-    def setup(self, seconds: float) -> None:
-        self.booked += seconds
-
-    def close(self) -> None:
-        for release, thing in self.releases:
-            release(thing)
-
+from k3gate.records import Case, Inventory, Metric, NumaNode, Profile, State
 
 SMALL = 8 << 20
 

@@ -1,0 +1,81 @@
+"""What the memory probe makes of what threads and pools report: fakes report it, so that it can be bent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+from fakes import FakeContext, FakeTeam, FakeThread, fake_pool
+
+from k3gate.probes import pools
+from k3gate.probes.memory import MemoryProbe
+from k3gate.records import Case, Inventory, Metric, Profile, Proof
+
+SIZE = 64 << 20
+Bend = Callable[[str, int, list[FakeThread]], None]
+
+
+def _case(inventory: Inventory, name: str, size: int = SIZE) -> Case:
+    """A case on two CPUs and node 0, its pools of `size` bytes in base pages."""
+    cases = MemoryProbe().cases(inventory, Profile("quick", 180.0)).cases
+    case = next(one for one in cases if one.name == name)
+    specs = [{**spec, "bytes": size, "pages": "small", "touch": [0, 1]} for spec in case.parameters["pools"]]
+    parameters = {**case.parameters, "pools": specs}
+    parameters |= {"readers": [[0, 1]]} if "readers" in parameters else {"cpus": [0, 1]}
+    return attrs.evolve(case, parameters=parameters, labels={**case.labels, "cache_bytes": SIZE // 16})
+
+
+@pytest.fixture
+def fake(make_inventory, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[Metric], Any]]:
+    """`fake(name, team, **memory)`: the metrics of the case run by this team over such pools, and its context.
+
+    Small pages of smaps are taken for granted, and nothing is in swap.
+    """
+
+    def run(name: str, team: FakeTeam, *, seconds: float = 1.0, **memory: Any) -> tuple[list[Metric], Any]:
+        def allocate(size: int, pages: str, node: int | None) -> pools.FilledPool:
+            return attrs.evolve(fake_pool(size, node, pages, **memory), filled=[])
+
+        monkeypatch.setattr(pools, "make_team", lambda cpus: team)
+        monkeypatch.setattr(pools, "allocate", allocate)
+        fields = {"KernelPageSize": 4096, "AnonHugePages": 0, "Swap": 0}
+        monkeypatch.setattr(pools, "smaps_fields", lambda address: fields)
+        inventory = make_inventory("vm")
+        context = FakeContext(inventory, seconds)
+        return list(MemoryProbe().run(_case(inventory, name), context)), context
+
+    return run
+
+
+def _proof(metric: Metric, name: str) -> Proof:
+    return next(proof for proof in metric.proofs if proof.name == name)
+
+
+def _stray(call: str, number: int, where: str) -> Bend:
+    def bend(name: str, nth: int, threads: list[FakeThread]) -> None:
+        if (name, nth) == (call, number):
+            setattr(threads[1], where, 0)
+
+    return bend
+
+
+@pytest.mark.parametrize("where", ["cpu_before", "cpu_after"])
+@pytest.mark.parametrize("call", ["touch", "verify"])
+def test_a_thread_that_strays_while_memory_is_touched_or_verified_is_seen(
+    fake, call: str, where: str
+) -> None:
+    metrics, _ = fake("residency.image", FakeTeam([0, 1], bend=_stray(call, 0, where)))
+    assert _proof(metrics[0], "pinned").ok is False
+    assert "CPUs 1" in _proof(metrics[0], "pinned").detail
+
+
+def test_threads_that_stay_prove_the_pinning(fake) -> None:
+    for name in ("residency.image", "read.node0.node0"):
+        metrics, _ = fake(name, FakeTeam([0, 1]))
+        assert {proof.name: proof.ok for proof in metrics[0].proofs}.items() >= {
+            "placement": True,
+            "pinned": True,
+            "checksum": True,
+        }.items()
