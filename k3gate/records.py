@@ -422,7 +422,10 @@ class Evidence:
 
 @frozen
 class Waiver:
-    """A person's decision to let one check be. Bound to check, run, criteria hash and observed value."""
+    """A person's decision to let one check be. Bound to check, run, criteria, target and observed value.
+
+    `criteria` and `target` are hashes; `target` None: given before waivers were bound to it.
+    """
 
     id: int | None
     run: str
@@ -433,6 +436,7 @@ class Waiver:
     who: str
     when: str
     why: str
+    target: str | None = None
 
 
 @frozen

@@ -90,3 +90,8 @@ def cpu_list(cpus: tuple[int, ...] | list[int]) -> str:
         parts.append(str(start) if start == end else f"{start}-{end}")
         index += 1
     return ",".join(parts) or "none"
+
+
+def count(number: int, noun: str) -> str:
+    """ "1 waiver", "2 waivers": for nouns that take an s."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

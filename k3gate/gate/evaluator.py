@@ -43,7 +43,9 @@ def evaluate(
         checks: list[CheckResult] = []
         for check in step.ids():
             judged = _check(criteria.of(check), record, target, decided)
-            held, lapsed = waivers.apply(judged, record.waivers, run=record.run.id, criteria=criteria.hash)
+            held, lapsed = waivers.apply(
+                judged, record.waivers, run=record.run.id, criteria=criteria.hash, target=target.hash
+            )
             checks.append(held)
             notices += lapsed
         results.append(_step(step, tuple(checks)))

@@ -1,4 +1,8 @@
-"""Waivers: a named person lets one check be. Bound to check, run, criteria, verdict and observed value."""
+"""Waivers: a named person lets one check be.
+
+Bound to check, run, criteria, target, verdict and observed value: a small shortfall that was accepted for one
+target is not accepted for another, which may ask ten times as much of the same machine.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +43,7 @@ def make(
         run=result.run,
         check=check,
         criteria=result.criteria_hash,
+        target=result.target_hash,
         observed=observed_text(found),
         verdict=found.decided,
         who=_said("who", who, MAX_WHO),
@@ -57,7 +62,7 @@ def _said(key: str, text: str, limit: int) -> str:
 
 
 def apply(
-    check: CheckResult, waivers: Sequence[Waiver], *, run: str, criteria: str
+    check: CheckResult, waivers: Sequence[Waiver], *, run: str, criteria: str, target: str
 ) -> tuple[CheckResult, tuple[str, ...]]:
     """The check with the newest waiver that holds for it, and a notice for every one that lapsed."""
     notices: list[str] = []
@@ -65,7 +70,7 @@ def apply(
     for waiver in waivers:
         if waiver.check != check.id:
             continue
-        changed = _changed(waiver, check, run, criteria)
+        changed = _changed(waiver, check, run, criteria, target)
         if changed is None:
             holding = waiver
         else:
@@ -76,7 +81,7 @@ def apply(
     return evolve(check, verdict=Verdict.WAIVED, waiver=holding), tuple(notices)
 
 
-def _changed(waiver: Waiver, check: CheckResult, run: str, criteria: str) -> str | None:
+def _changed(waiver: Waiver, check: CheckResult, run: str, criteria: str, target: str) -> str | None:
     """What changed since the waiver was given, or None where it holds."""
     if waiver.run != run:
         return f"it was given for run {waiver.run}, this is run {run}"
@@ -86,6 +91,8 @@ def _changed(waiver: Waiver, check: CheckResult, run: str, criteria: str) -> str
         return "the check does not apply to this target"
     if waiver.criteria != criteria:
         return "the criteria changed since it was given"
+    if waiver.target != target:
+        return "it was given for another target" if waiver.target else "it does not say for which target"
     if waiver.verdict is not check.decided:
         return f"the verdict was {waiver.verdict} and is {check.decided} now"
     if waiver.observed != observed_text(check):

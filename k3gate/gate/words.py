@@ -5,7 +5,7 @@ from __future__ import annotations
 from k3gate.gate.judgement import badness
 from k3gate.gate.steps import STEPS
 from k3gate.records import CheckResult, GateResult, StepResult, Verdict
-from k3gate.units import quantity
+from k3gate.units import count, quantity
 
 DECISION = {
     Verdict.PASS: "Pass",
@@ -20,7 +20,7 @@ def decision(result: GateResult) -> str:
     """The decision word: "Pass", "Pass with 2 waivers", "Fail", "Not proven"."""
     word = DECISION.get(result.verdict, str(result.verdict))
     if result.verdict is Verdict.WAIVED:
-        return f"{word} with {_count(result.waivers, 'waiver')}"
+        return f"{word} with {count(result.waivers, 'waiver')}"
     return word
 
 
@@ -30,16 +30,16 @@ def headline(result: GateResult) -> str:
     applicable = sum(n for verdict, n in found.items() if verdict is not Verdict.NOT_APPLICABLE)
     failed, open_ = found[Verdict.FAIL], found[Verdict.UNPROVEN]
     if result.verdict is Verdict.FAIL:
-        text = f"{_count(failed, 'check')} of {applicable} {'fails' if failed == 1 else 'fail'}"
+        text = f"{count(failed, 'check')} of {applicable} {'fails' if failed == 1 else 'fail'}"
         text += f" and {open_} {'lacks' if open_ == 1 else 'lack'} evidence" if open_ else ""
         return f"{decision(result)}. For target {result.target}, {text}."
     if result.verdict is Verdict.UNPROVEN:
         return (
-            f"{decision(result)}. For target {result.target}, {open_} of {_count(applicable, 'check')} "
+            f"{decision(result)}. For target {result.target}, {open_} of {count(applicable, 'check')} "
             f"{'lacks' if open_ == 1 else 'lack'} evidence; none fails."
         )
     how = "pass or are waived" if result.waivers else "pass"
-    return f"{decision(result)}. For target {result.target}, all {_count(applicable, 'check')} {how}."
+    return f"{decision(result)}. For target {result.target}, all {count(applicable, 'check')} {how}."
 
 
 def reasons(result: GateResult, limit: int = 3) -> tuple[str, ...]:
@@ -99,7 +99,3 @@ def bound(check: CheckResult) -> str:
     if check.bound.max is not None:
         parts.append(f"at most {quantity(check.bound.max, check.unit)}")
     return " and ".join(parts) or "none"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -177,13 +177,15 @@ def _check(row: tuple[Any, ...]) -> CheckResult:
 def add_waiver(at: Statements, waiver: Waiver) -> Waiver:
     """Add a waiver; one that is there already is given back as it stands."""
     require(at, waiver.run)
-    identity = digest(plain([getattr(waiver, name) for name in _WAIVER]))
+    # A waiver of before the column keeps the digest that it has, or an import would add it again.
+    told = [getattr(waiver, name) for name in _WAIVER if name != "target" or waiver.target is not None]
+    identity = digest(plain(told))
     found = at.rows("SELECT id FROM waiver WHERE digest = :digest", digest=identity)
     key = int(found[0][0]) if found else _insert_waiver(at, waiver, identity)
     return Waiver(key, *(getattr(waiver, name) for name in _WAIVER))
 
 
-_WAIVER = ("run", "check", "criteria", "observed", "verdict", "who", "when", "why")
+_WAIVER = ("run", "check", "criteria", "observed", "verdict", "who", "when", "why", "target")
 
 
 def _insert_waiver(at: Statements, waiver: Waiver, identity: str) -> int:
@@ -199,6 +201,7 @@ def _insert_waiver(at: Statements, waiver: Waiver, identity: str) -> int:
         who=text(waiver.who),
         made=text(waiver.when),
         why=text(waiver.why),
+        target_hash=waiver.target,
     )
 
 
@@ -207,7 +210,8 @@ def read_waivers(at: Statements, run_id: str) -> tuple[Waiver, ...]:
     return tuple(
         Waiver(row[0], row[1], row[2], row[3], row[4], Verdict(row[5]), *row[6:])
         for row in at.rows(
-            "SELECT id, run_id, check_id, criteria_hash, observed, verdict, who, made, why "
+            "SELECT id, run_id, check_id, criteria_hash, observed, verdict, who, made, why, "
+            "target_hash "
             "FROM waiver WHERE run_id = :run ORDER BY id",
             run=run_id,
         )

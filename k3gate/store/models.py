@@ -282,3 +282,4 @@ class Waiver(Base):
     who: Mapped[str]
     made: Mapped[str]
     why: Mapped[str]
+    target_hash: Mapped[str | None]

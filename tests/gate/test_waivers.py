@@ -9,6 +9,7 @@ import pytest
 
 from k3gate.errors import UsageError
 from k3gate.gate import waivers, words
+from k3gate.gate.targets import load as load_target
 from k3gate.records import GateResult, Verdict, Waiver
 
 WHEN = "2026-11-30T12:00:00Z"
@@ -86,6 +87,8 @@ def test_hostile_text_is_made_printable(judge: Any, make_record: Any) -> None:
     [
         ({"criteria": "sha256:other"}, "the criteria changed"),
         ({"run": "zzzz2222"}, "given for run zzzz2222"),
+        ({"target": "sha256:other"}, "for another target"),
+        ({"target": None}, "does not say for which target"),
         ({"observed": "0.5"}, "the observed value was 0.5"),
         ({"verdict": Verdict.UNPROVEN}, "the verdict was unproven and is fail now"),
     ],
@@ -116,6 +119,21 @@ def test_a_waiver_lapses_when_the_criteria_change(
     path.write_text("# a comment changes nothing\n" + criteria.text)
     again = judge(attrs.evolve(slow, waivers=(waiver,)), criteria=load(str(path)))
     assert build.check_of(again, "roofline.local").verdict is Verdict.WAIVED
+
+
+def test_a_small_shortfall_waived_for_one_target_is_not_waived_for_another(
+    judge: Any, make_record: Any, build: Any
+) -> None:
+    """The observed value and the verdict are the same; what is asked of them is ten times as much."""
+    asked = attrs.evolve(load_target("hybrid"), decode_tokens_per_s=19.0, hash="sha256:modest")
+    greedy = attrs.evolve(load_target("hybrid"), decode_tokens_per_s=190.0, hash="sha256:greedy")
+    record = make_record()
+    waiver = give(judge(record, target=asked), "prototype.decode")
+    waived = attrs.evolve(record, waivers=(waiver,))
+    assert build.check_of(judge(waived, target=asked), "prototype.decode").verdict is Verdict.WAIVED
+    other = judge(waived, target=greedy)
+    assert build.check_of(other, "prototype.decode").verdict is Verdict.UNPROVEN
+    assert "for another target" in other.notices[0]
 
 
 def test_a_waiver_that_is_not_needed_is_told(judge: Any, slow: Any, make_record: Any) -> None:

@@ -147,6 +147,7 @@ def make_waiver() -> Callable[..., Waiver]:
         values: dict[str, Any] = {
             "check": "roofline.local",
             "criteria": "sha256:c1",
+            "target": "sha256:t1",
             "observed": "1.2e10",
             "verdict": Verdict.UNPROVEN,
             "who": "Änne Groß",

@@ -368,6 +368,31 @@ def test_the_migrations_make_what_the_models_say(path: Path, store: Store) -> No
     assert tuple(script.revision for script in scripts.walk_revisions())[::-1] == schema.KNOWN
 
 
+def test_a_store_of_the_first_version_keeps_its_waivers_and_is_brought_up(
+    path: Path, store: Store, make_run, make_inventory, make_waiver
+) -> None:
+    """Nothing stored is lost by an upgrade, and the same waiver is not taken in twice by an import."""
+    from alembic import command
+    from alembic.config import Config
+    from sqlalchemy import create_engine
+
+    store.begin_run(make_run(), make_inventory())
+    old = store.add_waiver(make_waiver(target=None))
+    store.close()
+    engine = create_engine(f"sqlite:///{path}")
+    with engine.begin() as connection:
+        config = Config()
+        config.set_main_option("script_location", "k3gate.store:migrations")
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0001")
+    engine.dispose()
+    with open_store(str(path)) as again:
+        assert again.waivers("abcd2345") == (old,)
+        assert again.add_waiver(make_waiver(target=None)).id == old.id
+        new = again.add_waiver(make_waiver(target="sha256:t2"))
+        assert again.waivers("abcd2345") == (old, new)
+
+
 def test_the_migrations_can_be_undone(store: Store, path: Path) -> None:
     from alembic import command
     from alembic.config import Config

@@ -1,0 +1,19 @@
+"""Waivers are bound to a target as well; those given before say nothing of it and lapse."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.add_column("waiver", sa.Column("target_hash", sa.Text(), nullable=True))
+
+
+def downgrade() -> None:
+    op.drop_column("waiver", "target_hash")
