@@ -27,17 +27,21 @@ def merge(earlier: Outcome | None, case: Case, round_: Round, new: Sequence[Metr
     """The outcome of `case` after one more round. `new`: that round's metrics.
 
     Samples are appended to the metric of the same name and labels, proofs are joined, median and interval
-    derived anew. A round that was stored before is replaced, never counted twice.
+    derived anew. A round that was stored before is replaced, never counted twice. The page size is found and
+    not chosen: where it differs between rounds the label becomes None, and the figure stays one.
     """
     rounds = [one for one in (earlier.rounds if earlier else ()) if one.round != round_.round]
     rounds = sorted([*rounds, round_], key=lambda one: one.round)
+    stored = earlier.metrics if earlier else ()
+    # A probe that yields one figure for each page size means them apart.
+    apart = _repeats(stored) or _repeats(new)
     collected: dict[str, Metric] = {}
-    for metric in earlier.metrics if earlier else ():
+    for metric in stored:
         samples = tuple(sample for sample in metric.samples if sample.round != round_.round)
-        collected[_key(metric)] = attrs.evolve(_own(metric), samples=samples)
+        collected[_key(metric, apart)] = attrs.evolve(_own(metric), samples=samples)
     for metric in new:
-        known = collected.get(_key(metric))
-        collected[_key(metric)] = metric if known is None else _joined(known, metric)
+        known = collected.get(_key(metric, apart))
+        collected[_key(metric, apart)] = metric if known is None else _joined(known, metric)
     derived = tuple(_derived(metric) for metric in collected.values())
     state, reason = _verdict(case, rounds, derived)
     return Outcome(
@@ -90,17 +94,33 @@ def _rank(proof: Proof) -> int:
     return {True: 0, None: 1, False: 2}[proof.ok]
 
 
-def _key(metric: Metric) -> str:
-    return canonical([metric.name, plain(metric.labels)])
+_FOUND = "page_size"
+
+
+def _key(metric: Metric, apart: bool) -> str:
+    labels = {name: value for name, value in metric.labels.items() if apart or name != _FOUND}
+    return canonical([metric.name, plain(labels)])
+
+
+def _repeats(metrics: Sequence[Metric]) -> bool:
+    return len({_key(metric, apart=False) for metric in metrics}) < len(metrics)
 
 
 def _joined(known: Metric, new: Metric) -> Metric:
     """Both metrics' samples and proofs; the worse of the verdicts that their probe gave, with its reason."""
     worse = min(known, new, key=lambda metric: _WORST.index(metric.state))
+    labels, proofs = dict(known.labels), join_proofs(known.proofs, new.proofs)
+    if labels.get(_FOUND) != new.labels.get(_FOUND):
+        detail = (
+            f"rounds differ: {labels.get(_FOUND) or 'mixed'} and {new.labels.get(_FOUND) or 'mixed'} bytes"
+        )
+        labels[_FOUND] = None
+        proofs = join_proofs(proofs, (Proof(_FOUND, None, detail),))
     return attrs.evolve(
         known,
+        labels=labels,
         samples=(*known.samples, *new.samples),
-        proofs=join_proofs(known.proofs, new.proofs),
+        proofs=proofs,
         state=worse.state,
         reason=worse.reason,
     )

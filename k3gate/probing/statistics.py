@@ -60,6 +60,9 @@ def summarise(samples: Sequence[Sample], declaration: MetricDeclaration) -> Summ
     ]
     rounds = round_medians(scaled)
     interval = _interval(rounds, median / scale)
+    if interval is not None and min(values) >= 0:
+        # A rate is never negative; Student's interval over three scattered rounds may say so.
+        interval = max(0.0, interval[0]), interval[1]
     broken = _broken_rules([sample.value for sample in scaled], interval, len(rounds), median / scale)
     notes = _outliers(scaled, scale, declaration.unit)
     return Summary(
@@ -103,18 +106,19 @@ def _broken_rules(
         math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1)) if count > 1 else 0.0
     )
     if deviation > 0 and deviation >= SPREAD_LIMIT * abs(mean):
-        broken.append(f"the standard deviation is {_share(deviation, mean)} of the mean, not under 10 %")
+        share = _share(deviation, mean, SPREAD_LIMIT)
+        broken.append(f"the standard deviation is {share} of the mean, not under 10 %")
     for name, value in (("least", min(values)), ("greatest", max(values))):
         if value != mean and abs(value - mean) >= EXTREME_LIMIT * abs(mean):
-            broken.append(
-                f"the {name} sample is {_share(abs(value - mean), mean)} off the mean, not under 50 %"
-            )
+            share = _share(abs(value - mean), mean, EXTREME_LIMIT)
+            broken.append(f"the {name} sample is {share} off the mean, not under 50 %")
     if rounds < ROUNDS_NEEDED:
         broken.append(f"{rounds} of the {ROUNDS_NEEDED} rounds that are needed")
     if interval is not None:
         half = max(interval[1] - median, median - interval[0])
         if half > INTERVAL_LIMIT * abs(median):
-            broken.append(f"the 95 % interval over rounds is +-{_share(half, median)} wide, over +-10 %")
+            share = _share(half, median, INTERVAL_LIMIT)
+            broken.append(f"the 95 % interval over rounds is +-{share} wide, over +-10 %")
     return broken
 
 
@@ -138,10 +142,13 @@ def _outliers(samples: Sequence[Sample], scale: float, unit: str) -> list[str]:
     return [f"outliers: {', '.join(named[:3])}{more}"]
 
 
-def _share(part: float, whole: float) -> str:
+def _share(part: float, whole: float, limit: float) -> str:
+    """`part` as a percentage of `whole`, with digits enough to be told from `limit`."""
     if abs(whole) < sys.float_info.min or part / abs(whole) >= 1000:
         return "a multiple"
-    return f"{100 * part / abs(whole):.3g} %"
+    percent = 100 * part / abs(whole)
+    texts = (f"{percent:.{digits}g}" for digits in (3, 5, 8))
+    return f"{next((text for text in texts if float(text) != 100 * limit), f'{percent:.3g}')} %"
 
 
 def _unscaled(interval: Interval, scale: float, median: float) -> Interval:

@@ -56,6 +56,35 @@ def test_rounds_gather_samples_by_name_and_labels() -> None:
     assert [sample.process for sample in outcome.metrics[0].samples] == [100, 101, 102]
 
 
+def test_pages_that_differ_between_rounds_leave_one_figure_with_the_word_for_it() -> None:
+    """The kernel may run out of huge pages half-way: the case has all its rounds, its page size is mixed."""
+    huge, mixed = {"node": 0, "page_size": 2**21}, {"node": 0, "page_size": None}
+    proof = Proof("page_size", True, "AnonHugePages 100 %")
+    outcome = merged(
+        metric(0, 100, labels=huge, proofs=(PINNED, proof)),
+        metric(1, 101, labels=mixed, proofs=(PINNED, Proof("page_size", None, "mixed: only 37 %"))),
+        metric(2, 102, labels=huge, proofs=(PINNED, proof)),
+    )
+    (one,) = outcome.metrics
+    assert outcome.state is State.OK and len(one.samples) == 3
+    assert one.labels["page_size"] is None
+    assert next(p for p in one.proofs if p.name == "page_size").ok is None
+    small = {"node": 0, "page_size": 4096}
+    differing = merged(*(metric(n, 100, labels=huge if n else small, proofs=(proof,)) for n in range(3)))
+    (one,) = differing.metrics
+    assert "rounds differ: 4096 and 2097152 bytes" in one.proofs[0].detail
+
+
+def test_page_sizes_that_a_probe_yields_side_by_side_stay_apart() -> None:
+    sizes = ({"node": 0, "page_size": size} for size in (4096, 2**21))
+    labels = list(sizes)
+    outcome = merged(
+        *((ran(n), [metric(n, 50 + i, labels=one) for i, one in enumerate(labels)]) for n in range(3))
+    )
+    assert [one.labels["page_size"] for one in outcome.metrics] == [4096, 2**21]
+    assert [len(one.samples) for one in outcome.metrics] == [3, 3]
+
+
 def test_a_round_that_comes_twice_counts_once() -> None:
     outcome = merged(metric(0, 100), metric(1, 101), metric(2, 102), (ran(1), [metric(1, 99)]))
     assert sorted(sample.value for sample in outcome.metrics[0].samples) == [99, 100, 102]

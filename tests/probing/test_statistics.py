@@ -48,6 +48,18 @@ def test_an_unstable_metric_names_the_figure(rounds, figure: str) -> None:
     assert figure in summary.reason
 
 
+def test_a_rate_has_no_interval_below_zero() -> None:
+    summary = summarise(samples([1.0], [100.0], [200.0]), MEMORY_READ)
+    assert summary.interval is not None and summary.interval[0] == 0.0
+    assert summarise(samples([-1.0], [100.0], [200.0]), MEMORY_READ).interval[0] < 0
+
+
+def test_a_share_just_over_its_limit_is_not_printed_as_the_limit() -> None:
+    half = 10.00004 / (4.302653 / math.sqrt(3))
+    summary = summarise(samples([100 - half], [100], [100 + half]), MEMORY_READ)
+    assert "+-10.00003" in summary.reason and "+-10 % wide" not in summary.reason
+
+
 def test_outliers_are_named_and_never_dropped() -> None:
     values = samples([99, 100, 101] * 3, [99, 100, 101] * 3, [99, 100, 101] * 3 + [130])
     summary = summarise(values, MEMORY_READ)
