@@ -15,7 +15,7 @@ from k3gate.probing.contract import Planned, Probe, Reason
 from k3gate.probing.profiles import suggest
 from k3gate.probing.registry import one_line
 from k3gate.records import Case, Inventory, LeftOut, Outcome, Profile, State
-from k3gate.units import duration, exact_bytes, quantity
+from k3gate.units import count, duration, exact_bytes, quantity
 
 WORKER_START_SECONDS = 0.3
 """What starting and ending a worker process is taken to cost; about 0.1 s is usual."""
@@ -89,7 +89,8 @@ def plan(
     """The plan of a run. `only`: patterns of "probe/case" or probe names; `rounds`: replaces the probes' own.
 
     Groups beyond 90 % of the usable memory go first. Cases that do not fit the budget then lose rounds down
-    to 3, then the last cases of the longest probe go. All that is left out is named, with the sum.
+    to 3, then the last cases of the longest probe go, and those that still fit come back. All that is left out
+    is named, with the sum.
     Raises `UsageError` where `only` matches nothing.
     """
     cases: list[Case] = []
@@ -173,26 +174,33 @@ def document(plan: Plan) -> dict[str, Any]:
 
 
 def text(plan: Plan) -> str:
-    """The plan for a person, for `--dry-run`: one line a case, then the sum, then what is left out."""
-    lines = [f"{'case':<40} {'rounds':>6} {'each round':>10} {'memory':>10}  what"]
+    """The plan for a person, for `--dry-run`: each case and what it does, the sum, what is left out."""
+    lines = [f"{'case':<50} {'rounds':>6} {'each round':>12} {'memory':>12}"]
     for case in plan.cases:
         lines.append(
-            f"{case.probe + '/' + case.name:<40} {case.rounds:>6} {duration(case.seconds):>10} "
-            f"{quantity(case.bytes, 'B'):>10}  {case.title}"
+            f"{case.probe + '/' + case.name:<50} {case.rounds:>6} {duration(case.seconds):>12} "
+            f"{quantity(case.bytes, 'B'):>12}"
         )
-    lines.append(
-        f"{_count(len(plan.cases), 'case')} in {_count(len(plan.groups), 'group')} and "
-        f"{_count(len(plan.executions), 'worker')}, one at a time: about {duration(plan.seconds)} of the "
+        lines.append(_folded(case.title, 4))
+    whole = (
+        f"{count(len(plan.cases), 'case')} in {count(len(plan.groups), 'group')} and "
+        f"{count(len(plan.executions), 'worker')}, one at a time: about {duration(plan.seconds)} of the "
         f"{duration(plan.profile.seconds)} of profile {plan.profile.name}, at most "
         f"{quantity(plan.bytes, 'B')} of memory"
     )
-    lines += [f"left out: {one.probe}/{one.case}: {one.reason}" for one in plan.left_out]
-    lines += [f"not run: {one.probe}: {one.state.value}: {one.reason}" for one in plan.refused]
+    lines.append(_folded(whole))
+    lines += [_folded(f"left out: {one.probe}/{one.case}: {one.reason}") for one in plan.left_out]
+    lines += [_folded(f"not run: {one.probe}: {one.state.value}: {one.reason}") for one in plan.refused]
     return printable("\n".join(lines)) + "\n"
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def _folded(text: str, indent: int = 0) -> str:
+    import textwrap
+
+    more = " " * (indent or 2)
+    return textwrap.fill(
+        text, 100, initial_indent=" " * indent, subsequent_indent=more, break_on_hyphens=False
+    )
 
 
 def _ask(probe: Probe, inventory: Inventory, profile: Profile) -> Planned | Outcome:
@@ -275,16 +283,17 @@ def _within_budget(cases: list[Case], profile: Profile, left_out: list[LeftOut])
     while _seconds(cases) > budget and most > LEAST_ROUNDS:
         most -= 1
         cases = [attrs.evolve(case, rounds=min(case.rounds, most)) for case in cases]
-    dropped: list[LeftOut] = []
-    while cases and (seconds := _seconds(cases)) > budget:
+    ordered = cases
+    dropped: list[Case] = []
+    while cases and _seconds(cases) > budget:
         last = _last_of_longest(cases)
         cases = [case for case in cases if case is not last]
-        saved = seconds - _seconds(cases)
-        reason = (
-            f"{last.rounds} rounds of it take {duration(saved)}; with it the plan takes {duration(seconds)}, "
-            f"more than {room}"
-        )
-        dropped.append(LeftOut(last.probe, last.name, reason))
+        dropped.insert(0, last)
+    # A cheap case must not go because it stood behind a dear one.
+    for case in dropped:
+        kept = [*cases, case]
+        if _seconds(kept) <= budget:
+            cases = [one for one in ordered if one in kept]
     for case in cases:
         before = wanted[(case.probe, case.name)]
         if case.rounds < before:
@@ -293,7 +302,17 @@ def _within_budget(cases: list[Case], profile: Profile, left_out: list[LeftOut])
                 f"more than {room}"
             )
             left_out.append(LeftOut(case.probe, case.name, reason))
-    left_out += dropped[::-1]
+    for case in dropped:
+        if case not in cases:
+            seconds = _seconds([one for one in ordered if one in cases or one is case])
+            left_out.append(
+                LeftOut(
+                    case.probe,
+                    case.name,
+                    f"{case.rounds} rounds of it take {duration(seconds - _seconds(cases))}; with it the plan "
+                    f"takes {duration(seconds)}, more than {room}",
+                )
+            )
     return cases
 
 

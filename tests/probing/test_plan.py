@@ -72,6 +72,15 @@ def test_the_least_important_cases_are_dropped_with_the_sum(make_inventory) -> N
     assert "3 rounds of it take 3.0 s; with it the plan takes 9.9 s, more than the 8.1 s" in left.reason
 
 
+def test_a_cheap_case_is_not_dropped_for_standing_behind_a_dear_one(make_inventory) -> None:
+    cases = [case("first"), case("dear", seconds=9.0), case("cheap", seconds=0.5), case("late", seconds=0.5)]
+    planned = plan.plan([FixedProbe(cases)], make_inventory(), Profile("tiny", 8.0))
+    assert [c.name for c in planned.cases] == ["first", "cheap", "late"]
+    (left,) = planned.left_out
+    assert left.case == "dear"
+    assert "3 rounds of it take 27 s; with it the plan takes 34 s" in left.reason
+
+
 def test_dropping_takes_from_the_longest_probe(make_inventory) -> None:
     long = FixedProbe([case(f"l{i}", seconds=5.0) for i in range(3)])
     short = FixedProbe([case("s", probe="short")], name="short")
@@ -142,6 +151,15 @@ def test_the_dry_run_names_cases_seconds_bytes_and_what_is_left_out(make_invento
     shown = json.loads(pretty(plan.document(planned)))
     assert shown["cases"][0]["case"] == "a" and len(shown["executions"]) == 3
     assert shown["seconds"] == planned.seconds and [one["case"] for one in shown["left_out"]] == ["c", "b"]
+
+
+def test_the_dry_run_fits_a_page(make_inventory) -> None:
+    """Titles and reasons are sentences: they are folded, and nothing of them is cut."""
+    long = "Read: 64 cores read memory of node 0 (local), over 4,831.8 MB " * 3
+    probe = FixedProbe([case("read.node0.node0", title=long.strip())], [LeftOut("fixed", "x", long.strip())])
+    told = plan.text(plan.plan([probe], make_inventory(), profiles.load("quick")))
+    assert max(len(line) for line in told.splitlines()) <= 100
+    assert " ".join(told.split()).count(" ".join(long.split())) == 2
 
 
 def test_an_unknown_profile_is_refused() -> None:
