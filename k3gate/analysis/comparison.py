@@ -1,8 +1,9 @@
 """Two runs side by side: comparable or not, what differs in the machines, and metric by metric a ratio.
 
-The ratio is B over A. Its interval is the 99 % Welch interval over the logarithms of the round medians; for
-one machine measured twice it is widened by the drift between runs, since rounds of one run lie minutes apart
-and two runs hours. A difference counts when the interval leaves 1 out and the ratio is at least 5 % off.
+The ratio is B over A. Its interval is the 99 % Welch interval over the logarithms of the round medians,
+widened by the drift between runs, since rounds of one run lie minutes apart and two runs hours. A difference
+counts when the interval leaves 1 out and the ratio is at least 5 % off; "same" is said only where the whole
+interval lies within 5 % of 1.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from attrs import frozen
 from k3gate import metrics as registry
 from k3gate.documents import plain
 from k3gate.host import volatile
+from k3gate.metrics import RESIDENCY_BYTES
 from k3gate.probing.statistics import round_medians
 from k3gate.records import Better, Interval, Labels, Metric, RunRecord, RunStatus, State
 from k3gate.units import significant
@@ -26,7 +28,7 @@ from k3gate.units import significant
 CONFIDENCE = 0.99
 MINIMUM_EFFECT = 0.05
 DRIFT = 0.01
-"""Standard deviation of the logarithm of a rate between two runs of one machine, beyond the scatter of its
+"""Standard deviation of the logarithm of a rate between two runs, beyond the scatter of its
 rounds. Ours: it keeps a real loss of 10 % visible wherever a metric's own interval is under +-5 %."""
 
 RULES = ("kernel", "stores", "counting")
@@ -99,9 +101,9 @@ class Comparison:
 def compare(a: RunRecord, b: RunRecord) -> Comparison:
     """Compare run B with run A. Pure; never raises on records that the store gave."""
     reasons = tuple(_obstacles(a, b))
-    same_machine = bool(a.run.fingerprint) and a.run.fingerprint == b.run.fingerprint
+    same_machine = _same_machine(a, b)
     differences = tuple(_differences(a, b))
-    metrics = tuple(_metrics(a, b, comparable=not reasons, same_machine=same_machine))
+    metrics = tuple(_metrics(a, b, comparable=not reasons))
     verdict = _verdict(metrics) if not reasons else "cannot tell"
     return Comparison(
         comparable=not reasons,
@@ -111,8 +113,24 @@ def compare(a: RunRecord, b: RunRecord) -> Comparison:
         differences=differences,
         metrics=metrics,
         verdict=verdict,
-        sentence=_sentence(verdict, metrics, reasons, differences, same_machine),
+        sentence=_sentence(verdict, metrics, reasons, differences, _who(a, b, same_machine)),
     )
+
+
+def _same_machine(a: RunRecord, b: RunRecord) -> bool:
+    """Both were measured on one machine: two servers of one model have one fingerprint and two ids."""
+    ids, kinds = (a.run.machine, b.run.machine), (a.run.fingerprint, b.run.fingerprint)
+    return bool(ids[0]) and ids[0] == ids[1] and kinds[0] == kinds[1]
+
+
+def _who(a: RunRecord, b: RunRecord, same_machine: bool) -> str:
+    if same_machine:
+        return "One machine, measured twice"
+    alike = bool(a.run.fingerprint) and a.run.fingerprint == b.run.fingerprint
+    known = bool(a.run.machine and b.run.machine)
+    if alike:
+        return "Two machines of one kind" if known else "One machine, or two of one kind"
+    return "Two machines"
 
 
 def document(comparison: Comparison) -> dict[str, Any]:
@@ -203,16 +221,14 @@ def _flat(document: Any, prefix: str = "") -> dict[str, Any]:
     return {prefix: document}
 
 
-def _metrics(
-    a: RunRecord, b: RunRecord, *, comparable: bool, same_machine: bool
-) -> Iterator[MetricComparison]:
+def _metrics(a: RunRecord, b: RunRecord, *, comparable: bool) -> Iterator[MetricComparison]:
     left, right = _keyed(a), _keyed(b)
     for key in dict.fromkeys((*left, *right)):
         probe, case, name, _ = key
         one, other = left.get(key), right.get(key)
         shown = one or other
         assert shown is not None
-        ratio, interval, verdict, reason = _judge(one, other, same_machine)
+        ratio, interval, verdict, reason = _judge(one, other)
         if not comparable and verdict != "cannot tell":
             verdict, reason = "cannot tell", "the runs are not comparable"
         title = _title(shown)
@@ -260,7 +276,7 @@ def _keyed(record: RunRecord) -> dict[tuple[str, str, str, int], Metric]:
 Judgement = tuple[float | None, Interval | None, str, str | None]
 
 
-def _judge(a: Metric | None, b: Metric | None, same_machine: bool) -> Judgement:
+def _judge(a: Metric | None, b: Metric | None) -> Judgement:
     if a is None or b is None:
         return None, None, "cannot tell", f"not measured in run {'A' if a is None else 'B'}"
     if a.unit != b.unit:
@@ -276,10 +292,12 @@ def _judge(a: Metric | None, b: Metric | None, same_machine: bool) -> Judgement:
     if a.median is None or b.median is None or a.median <= 0 or b.median <= 0:
         return None, None, "cannot tell", a.reason or b.reason or "no value in one of the runs"
     ratio = b.median / a.median
+    if a.name == RESIDENCY_BYTES.name and (partial := _partly_held(a, b)) is not None:
+        return ratio, None, "cannot tell", partial
     if _is_exact(a):
         interval: Interval | None = (ratio, ratio)
     else:
-        interval = _ratio_interval(a, b, DRIFT if same_machine else 0.0)
+        interval = _ratio_interval(a, b)
     for side, metric in (("A", a), ("B", b)):
         if metric.state is not State.OK:
             reason = f"{metric.state.value} in run {side}"
@@ -289,12 +307,27 @@ def _judge(a: Metric | None, b: Metric | None, same_machine: bool) -> Judgement:
     return ratio, interval, *_word(ratio, interval, a.better, _conditions(a, b))
 
 
+def _partly_held(a: Metric, b: Metric) -> str | None:
+    """Why the sizes that were held say nothing of the machines: they follow the plan and free memory."""
+    for side, metric in (("A", a), ("B", b)):
+        wanted = metric.labels.get("wanted_bytes")
+        whole = isinstance(wanted, int | float) and metric.median is not None and metric.median >= wanted
+        if metric.labels.get("memory") != "image" or not whole:
+            return f"run {side} held a part of the image, as large as its plan made it"
+    if a.labels.get("wanted_bytes") != b.labels.get("wanted_bytes"):
+        return "the runs held the images of different targets"
+    return None
+
+
 def _word(ratio: float, interval: Interval, better: Better, conditions: str | None) -> tuple[str, str | None]:
     low, high = interval
     margin = (1 - MINIMUM_EFFECT, 1 / (1 - MINIMUM_EFFECT))
     if low > 1 or high < 1:
-        if margin[0] < ratio < margin[1]:
+        if margin[0] <= low and high <= margin[1]:
             return "same", _join("the difference is below 5 %", conditions)
+        if margin[0] < ratio < margin[1]:
+            width = f"they differ, perhaps by less than 5 %: {significant(low)} to {significant(high)}"
+            return "cannot tell", _join(width, conditions)
         if better is Better.NEITHER:
             return "cannot tell", _join("differs, and neither direction is better", conditions)
         return ("better" if (ratio > 1) == (better is Better.HIGHER) else "worse"), conditions
@@ -316,7 +349,7 @@ def _conditions(a: Metric, b: Metric) -> str | None:
     return "measured with " + ", ".join(f"{k} {a.labels.get(k)} against {b.labels.get(k)}" for k in keys)
 
 
-def _ratio_interval(a: Metric, b: Metric, drift: float) -> Interval | None:
+def _ratio_interval(a: Metric, b: Metric) -> Interval | None:
     """The 99 % interval of B / A, or None with fewer than two rounds on a side."""
     left, right = _round_logs(a), _round_logs(b)
     if not left or not right or min(len(left), len(right)) < 2:
@@ -335,7 +368,7 @@ def _ratio_interval(a: Metric, b: Metric, drift: float) -> Interval | None:
     else:
         half = 0.0
     normal = statistics.NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 2)
-    half = math.hypot(half, normal * drift * math.sqrt(2))
+    half = math.hypot(half, normal * DRIFT * math.sqrt(2))
     centre = math.log(b.median / a.median)
     if half > 50:
         return None
@@ -363,7 +396,7 @@ def _sentence(
     metrics: tuple[MetricComparison, ...],
     reasons: tuple[str, ...],
     differences: tuple[Difference, ...],
-    same_machine: bool,
+    who: str,
 ) -> str:
     if reasons:
         return "Not comparable: " + "; ".join(reasons) + "."
@@ -371,7 +404,6 @@ def _sentence(
         word: sum(m.verdict == word for m in metrics) for word in ("better", "worse", "same", "cannot tell")
     }
     told = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
-    who = "One machine, measured twice" if same_machine else "Two machines"
     sentence = f"{who}: of {len(metrics)} metrics of B against A, {told}."
     settings = [d.field for d in differences if d.setting]
     if settings and counts["better"] + counts["worse"]:

@@ -177,16 +177,63 @@ def test_volatile_fields_and_free_memory_are_no_difference(make_inventory: MakeI
 
 def test_sizes_are_equal_or_not_and_what_others_did_is_not_compared(make_inventory: MakeInventory) -> None:
     inventory = make_inventory()
-    held = attrs.evolve(metric([1e9]), name="memory.residency.bytes", unit="B", state=State.OK)
+    image = {"memory": "image", "wanted_bytes": 10**9}
+    held = attrs.evolve(metric([1e9]), name="memory.residency.bytes", unit="B", labels=image, state=State.OK)
     both = record(inventory, {"residency.image": held})
     busy = attrs.evolve(both.outcomes[0], probe="machine", case="idle")
     result = compare(both, attrs.evolve(both, outcomes=(*both.outcomes, busy)))
     assert [(m.case, m.verdict, m.interval) for m in result.metrics] == [
         ("residency.image", "same", (1.0, 1.0))
     ]
-    less = attrs.evolve(held, median=0.9e9)
-    (only,) = compare(both, record(inventory, {"residency.image": less})).metrics
-    assert only.verdict == "worse"
+    for changes in (
+        {"median": 0.9e9},  # a part of the image: as large as free memory let the plan make it
+        {"labels": {"memory": "pool", "wanted_bytes": None}},
+        {"median": 2e9, "labels": {"memory": "image", "wanted_bytes": 2 * 10**9}},  # another target's
+    ):
+        other = attrs.evolve(held, **changes)
+        for pair in ((held, other), (other, held)):
+            (only,) = compare(*(record(inventory, {"residency.image": one}) for one in pair)).metrics
+            assert only.verdict == "cannot tell", changes
+            assert only.reason
+
+
+def test_a_difference_that_may_be_drift_is_not_called_same(make_inventory: MakeInventory) -> None:
+    """Rounds lie minutes apart and scatter little; two runs lie hours apart, and 3 % between them is open."""
+    inventory = make_inventory()
+    one = metric([20e9, 20.001e9, 20.002e9])
+    other = metric([value * 0.97 for value in (20e9, 20.001e9, 20.002e9)])
+    (only,) = compare(record(inventory, {"c": one}), record(inventory, {"c": other})).metrics
+    assert only.verdict == "cannot tell"
+    assert only.interval[0] < 0.95 < 1.0 < only.interval[1]
+
+
+def test_same_is_said_only_of_an_interval_that_lies_within_five_percent(
+    make_inventory: MakeInventory,
+) -> None:
+    inventory = make_inventory()
+    one = metric([20e9 * (1 + step / 1000) for step in (-9, -5, 0, 5, 9)])
+    other = attrs.evolve(metric([sample.value * 0.955 for sample in one.samples]))
+    (only,) = compare(record(inventory, {"c": one}), record(inventory, {"c": other})).metrics
+    assert only.interval[0] < 0.95 and only.interval[1] < 1.0
+    assert only.verdict == "cannot tell"
+    assert "perhaps by less than 5 %" in only.reason
+    (only,) = compare(record(inventory, {"c": one}), record(inventory, {"c": one})).metrics
+    assert only.verdict == "same"
+
+
+def test_two_servers_of_one_model_are_not_one_machine(make_inventory: MakeInventory) -> None:
+    """The fingerprint names the hardware without serials; machine.id tells its two copies apart."""
+    inventory = make_inventory()
+    one = metric([20e9, 20.1e9, 20.2e9])
+    first = record(inventory, {"c": one})
+    for machine, words, same in (
+        ("m", "One machine, measured twice", True),
+        ("n", "Two machines of one kind", False),
+        (None, "One machine, or two of one kind", False),
+    ):
+        result = compare(first, record(inventory, {"c": one}, machine=machine))
+        assert result.sentence.startswith(words + ": ")
+        assert result.same_machine is same
 
 
 def test_a_lower_latency_is_better(make_inventory: MakeInventory) -> None:
