@@ -215,29 +215,36 @@ def _state(proofs: Sequence[Proof]) -> tuple[State, str | None]:
 
 
 def _residency(case: Case, context: Context) -> Iterator[Metric]:
-    """Allocate on every node, touch in parallel, read the pattern back. What was reached is the figure."""
+    """Allocate on every node, touch in parallel, read the pattern back. What was reached is the figure.
+
+    `parameters`: pools, cpus, note. The memory is given back when the worker ends: unmapping a terabyte is
+    silent for longer than the parent waits while a case runs.
+    """
     parameters = case.parameters
-    cpus: list[int] = list(parameters["cpus"])
-    team = _team(context, cpus)
+    team = _team(context, list(parameters["cpus"]))
     watch = pools.PinWatch(team)
-    held: list[tuple[pools.FilledPool, Sequence[int]]] = []
+    specs = parameters["pools"]
+    pools.check_available(
+        sum(spec["bytes"] for spec in specs if not spec["pages"].startswith(pools.RESERVED))
+    )
+    held: list[tuple[pools.FilledPool, Sequence[int]]] = context.share(f"held:{case.name}", list, _give_back)
     trouble: str | None = None
-    try:
-        for spec in parameters["pools"]:
-            pools.check_available(spec["bytes"], spec["pages"])
-            try:
-                held.append((pools.allocate(spec["bytes"], spec["pages"], spec["bind"]), spec["touch"]))
-            except OSError as error:
-                what = f"node {spec['node']}: {exact_bytes(spec['bytes'])} refused"
-                trouble = f"{what}: {pools.error_text(error.errno or 0)}"
-                break
-        touch_seconds, failed = pools.touch(team, held, context.heartbeat, watch.see)
-        if failed and trouble is None:
-            trouble = f"touching: {pools.error_text(failed)}"
-        yield from _residency_metrics(case, context, team, watch, held, touch_seconds, trouble)
-    finally:
-        for pool, _ in held:
-            pool.close()
+    for spec in specs:
+        try:
+            held.append((pools.allocate(spec["bytes"], spec["pages"], spec["bind"]), spec["touch"]))
+        except OSError as error:
+            what = f"node {spec['node']}: {exact_bytes(spec['bytes'])} refused"
+            trouble = f"{what}: {pools.error_text(error.errno or 0)}"
+            break
+    touch_seconds, failed = pools.touch(team, held, context.heartbeat, watch.see)
+    if failed and trouble is None:
+        trouble = f"touching: {pools.error_text(failed)}"
+    yield from _residency_metrics(case, context, team, watch, held, touch_seconds, trouble)
+
+
+def _give_back(held: list[tuple[pools.FilledPool, Sequence[int]]]) -> None:
+    for pool, _ in held:
+        pool.close()
 
 
 def _residency_metrics(

@@ -23,6 +23,8 @@ from k3gate.probes.working_sets import HUGE_PAGE, round_up
 from k3gate.records import Proof
 from k3gate.units import cpu_list, exact_bytes
 
+RESERVED = "reserved"
+"""How the kinds of pages begin that come from memory which the kernel has set aside."""
 SAMPLED_PAGES = 4096
 """How many evenly spread pages of a pool are asked for their node."""
 TOUCH_SLICE = 256 << 20
@@ -84,10 +86,13 @@ def allocate(size: int, pages: str, node: int | None) -> FilledPool:
     return FilledPool(pool, node, pages, secrets.randbits(64), refused)
 
 
-def check_available(size: int, pages: str) -> None:
-    """Raise `ProbeError` where memory has gone since the run was planned, rather than be killed for it."""
+def check_available(size: int) -> None:
+    """Raise `ProbeError` where memory has gone since the run was planned, rather than be killed for it.
+
+    `size`: bytes of all pools together, less those from reserved pages, which MemAvailable does not count.
+    """
     available = available_bytes()
-    if not pages.startswith("reserved") and available is not None and size > 0.97 * available:
+    if available is not None and size > 0.97 * available:
         raise ProbeError(
             f"{exact_bytes(size)} are wanted and only {exact_bytes(available)} are available now: memory was "
             "taken since the run was planned"
@@ -185,7 +190,7 @@ def build(
     heartbeat: Callable[[str], None],
 ) -> FilledPool:
     """A pool filled by these CPUs of the team. Raises `ProbeError` with the errno where memory is refused."""
-    check_available(size, pages)
+    check_available(0 if pages.startswith(RESERVED) else size)
     where = f"{exact_bytes(size)} in {pages} pages" + ("" if node is None else f" on node {node}")
     try:
         filled = allocate(size, pages, node)
@@ -265,7 +270,7 @@ def _page_size(one: FilledPool, fields: dict[str, int]) -> tuple[int | None, str
     kernel = fields.get("KernelPageSize")
     if kernel is None:
         return None, "the mapping was not found"
-    if one.pages.startswith("reserved"):
+    if one.pages.startswith(RESERVED):
         return kernel, f"KernelPageSize {kernel} bytes"
     share = fields.get("AnonHugePages", 0) / one.bytes
     if share >= HUGE_SHARE:

@@ -149,7 +149,7 @@ def test_the_pool_is_held_and_verified_and_its_touch_timed(make_inventory) -> No
 
 
 def test_refused_memory_says_errno_and_what_was_reached(make_inventory, monkeypatch) -> None:
-    monkeypatch.setattr(pools, "check_available", lambda size, pages: None)
+    monkeypatch.setattr(pools, "check_available", lambda size: None)
     inventory = _inventory(make_inventory)
     cases = MemoryProbe().cases(inventory, Profile("quick", 180.0)).cases
     case = next(one for one in cases if one.name == "residency.image")
@@ -166,7 +166,7 @@ def test_memory_that_went_since_planning_is_refused_before_it_is_touched() -> No
     available = pools.available_bytes()
     assert available is not None
     with pytest.raises(ProbeError, match="available now"):
-        pools.check_available(2 * available, "small")
+        pools.check_available(2 * available)
 
 
 def test_a_plan_for_an_instruction_set_that_the_worker_lacks_fails_in_words(make_inventory) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from typing import Any
 
 import attrs
 import pytest
-from fakes import FakeContext, FakeTeam, FakeThread, fake_pool
+from fakes import FakeContext, FakeMemory, FakeTeam, FakeThread, fake_pool
 
+from k3gate.errors import ProbeError
 from k3gate.probes import pools
 from k3gate.probes.memory import MemoryProbe
 from k3gate.records import Case, Inventory, Metric, Profile, Proof
@@ -79,3 +81,62 @@ def test_threads_that_stay_prove_the_pinning(fake) -> None:
             "pinned": True,
             "checksum": True,
         }.items()
+
+
+def _two_pools(case: Case, *pages: str) -> Case:
+    [spec] = case.parameters["pools"]
+    specs = [{**spec, "pages": kind} for kind in pages]
+    return attrs.evolve(case, parameters={**case.parameters, "pools": specs})
+
+
+def test_the_image_is_given_back_when_the_worker_ends_and_not_within_the_case(
+    make_inventory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[FakeMemory] = []
+
+    def allocate(size: int, pages: str, node: int | None) -> pools.FilledPool:
+        if given and refuse:
+            raise OSError(errno.ENOMEM, "refused")
+        given.append(FakeMemory(size))
+        return pools.FilledPool(given[-1], node, pages, seed=1)
+
+    monkeypatch.setattr(pools, "allocate", allocate)
+    monkeypatch.setattr(pools, "make_team", lambda cpus: FakeTeam([0, 1]))
+    inventory = make_inventory("vm")
+    case = _two_pools(_case(inventory, "residency.image"), "small", "small")
+    for refuse in (False, True):
+        given.clear()
+        context = FakeContext(inventory)
+        list(MemoryProbe().run(case, context))
+        assert len(given) == (1 if refuse else 2)
+        assert not any(memory.closed for memory in given)
+        context.close()
+        assert all(memory.closed for memory in given)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "fits"),
+    [(("small", "small"), False), (("small", "reserved_2m"), True), (("reserved_2m", "reserved_1g"), True)],
+)
+def test_all_pools_of_the_image_together_must_be_available(
+    make_inventory, monkeypatch: pytest.MonkeyPatch, kinds: tuple[str, str], fits: bool
+) -> None:
+    """Each alone would fit in what is available; reserved pages are no part of it."""
+    touched: list[int] = []
+
+    def allocate(size: int, pages: str, node: int | None) -> pools.FilledPool:
+        touched.append(size)
+        return fake_pool(size, node, pages)
+
+    monkeypatch.setattr(pools, "allocate", allocate)
+    monkeypatch.setattr(pools, "make_team", lambda cpus: FakeTeam([0, 1]))
+    monkeypatch.setattr(pools, "available_bytes", lambda: SIZE * 3 // 2)
+    inventory = make_inventory("vm")
+    case = _two_pools(_case(inventory, "residency.image"), *kinds)
+    if fits:
+        list(MemoryProbe().run(case, FakeContext(inventory)))
+        assert len(touched) == 2
+    else:
+        with pytest.raises(ProbeError, match="available now"):
+            list(MemoryProbe().run(case, FakeContext(inventory)))
+        assert not touched
