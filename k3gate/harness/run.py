@@ -10,13 +10,14 @@ import contextlib
 import secrets
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
 from attrs import frozen
 
 from k3gate import __version__, host
+from k3gate.documents import printable
 from k3gate.errors import StorageError, UsageError
 from k3gate.gate import criteria as criteria_module
 from k3gate.gate import targets
@@ -64,9 +65,13 @@ class Prepared:
 def prepare(request: Request) -> Prepared:
     """Read the machine and plan the run; raises `UsageError` for anything that cannot be used."""
     criteria_module.load(request.criteria)
-    if request.machine_name is not None and not 0 < len(request.machine_name.strip()) <= NAME_CHARACTERS:
+    name = request.machine_name
+    if name is not None and not (
+        0 < len(name.strip()) <= len(name) <= NAME_CHARACTERS and name.isprintable()
+    ):
         raise UsageError(
-            f"a machine's name has 1 to {NAME_CHARACTERS} characters: give --machine another one"
+            f"a machine's name has 1 to {NAME_CHARACTERS} characters, printable ones on one line: "
+            f"give --machine another name than '{printable(name[:80])}'"
         )
     target = targets.load(request.target)
     image = target.image()
@@ -79,11 +84,28 @@ def prepare(request: Request) -> Prepared:
     notices: list[str] = []
     probes = registry.load(request.probes, notices)
     inventory = host.read(name=request.machine_name)
-    planned = plan.plan(probes, inventory, profile, only=request.only, rounds=request.rounds)
+    try:
+        planned = plan.plan(probes, inventory, profile, only=request.only, rounds=request.rounds)
+    except UsageError as error:
+        if not request.only:
+            raise
+        # A pattern may match nothing because the probe that it means cannot measure here.
+        whole = plan.plan(probes, inventory, profile, rounds=request.rounds)
+        refusals = _reasons(attrs.evolve(whole, left_out=()), notices)
+        raise UsageError("; ".join([str(error), *refusals])) from error
     if not planned.cases and not planned.refused:
-        because = "; ".join(f"{one.case}: {one.reason}" for one in planned.left_out) or "no probe has a case"
+        because = "; ".join(_reasons(planned, notices)) or "no probe has a case"
         raise UsageError(f"nothing to measure here with profile {profile.name}: {because}")
     return Prepared(request, inventory, planned, tuple(notices))
+
+
+def _reasons(planned: Plan, notices: Sequence[str]) -> list[str]:
+    """Why what might have been measured is not in a plan: by case, by probe, and by probes that are broken."""
+    return [
+        *(f"{one.case}: {one.reason}" for one in planned.left_out),
+        *(f"probe {one.probe}: {one.reason}" for one in planned.refused),
+        *notices,
+    ]
 
 
 def start(store: Store, prepared: Prepared) -> Run:
@@ -111,12 +133,13 @@ def start(store: Store, prepared: Prepared) -> Run:
     return run
 
 
-def take_up(store: Store, reference: str) -> Run:
+def take_up(store: Store, reference: str, *, criteria: str | None = None) -> Run:
     """Set an interrupted run back to `running`; raises `UsageError` where it cannot go on here.
 
-    It goes on only on the machine it was begun on and with the version that began it: other rounds would be
-    of something else.
+    It goes on only on the machine it was begun on, under the same settings and limits, and with the version
+    that began it: other rounds would be of something else. `criteria` will judge it, so they are read first.
     """
+    criteria_module.load(criteria)
     store.abandon_dead()
     record = store.load(store.resolve(reference))
     run = record.run
@@ -128,16 +151,47 @@ def take_up(store: Store, reference: str) -> Run:
         raise UsageError(
             f"run {run.id} was begun by k3gate {run.version}, this is {__version__}: make a new run"
         )
-    here = host.read(name=run.machine_name).machine.fingerprint
-    if here != run.fingerprint:
-        raise UsageError(
-            f"run {run.id} was begun on machine {run.fingerprint}, this is {here}: make a new run here"
-        )
+    _refuse_elsewhere(record, host.read(name=run.machine_name))
     # Declares the metrics of third parties, by whose meaning the rounds to come are summarised.
     registry.load(tuple(dict.fromkeys(case.probe for case in run.plan)))
     resumed = attrs.evolve(run, status=RunStatus.RUNNING, ended=None)
     store.update_run(resumed)
     return resumed
+
+
+def _refuse_elsewhere(record: RunRecord, here: Inventory) -> None:
+    """Raise `UsageError` unless `here` is the machine of the run, as it was when the run was begun.
+
+    Twins have one fingerprint, and one machine has other figures with fewer CPUs or in a container.
+    """
+    from k3gate.analysis import comparison
+
+    run, machine = record.run, here.machine
+    begun = {"id": run.machine, "fingerprint": run.fingerprint}
+    now_here = {"id": machine.id, "fingerprint": machine.fingerprint}
+    for key, before in begun.items():
+        if before and now_here[key] and before != now_here[key]:
+            raise UsageError(
+                f"run {run.id} was begun on the machine of {key} {before}, this one has {now_here[key]}: "
+                "make a new run here"
+            )
+    bare = attrs.evolve(record, outcomes=())
+    differing = comparison.compare(bare, attrs.evolve(bare, inventory=here)).differences
+    if differing:
+        shown = [f"{one.field} was {_short(one.a)}, is {_short(one.b)}" for one in differing[:FIELDS_SHOWN]]
+        more = f", and {len(differing) - FIELDS_SHOWN} more" if len(differing) > FIELDS_SHOWN else ""
+        raise UsageError(
+            f"run {run.id} was begun under other conditions: {'; '.join(shown)}{more}: resume it as it was begun, "
+            "or make a new run here"
+        )
+
+
+FIELDS_SHOWN = 3
+
+
+def _short(value: object) -> str:
+    text = "unknown" if value is None else printable(str(value))
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def measure(store: Store, run: Run, listener: Listener) -> RunRecord:

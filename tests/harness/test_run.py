@@ -12,7 +12,8 @@ import pytest
 from k3gate.errors import StorageError, UsageError
 from k3gate.harness import run as harness
 from k3gate.harness.listening import Listener
-from k3gate.records import Outcome, Round, Run, RunStatus
+from k3gate.probing.contract import Applies, Planned, Reason
+from k3gate.records import Inventory, LeftOut, Outcome, Round, Run, RunStatus, State
 from k3gate.store import Store, open_store
 
 
@@ -85,6 +86,67 @@ def test_a_run_is_taken_up_only_on_its_machine_and_by_its_version(store: Store) 
     store.update_run(attrs.evolve(run, status=RunStatus.INTERRUPTED, version="0.0.1"))
     with pytest.raises(UsageError, match=r"begun by k3gate 0\.0\.1"):
         harness.take_up(store, run.id)
+
+
+def test_a_run_is_not_taken_up_on_a_twin_or_under_other_limits(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = begin(store)
+    store.update_run(attrs.evolve(run, status=RunStatus.INTERRUPTED))
+    here = harness.host.read()
+    assert here.machine.id, "this test needs a machine with an id"
+
+    def pretend(inventory: Inventory) -> None:
+        monkeypatch.setattr(harness.host, "read", lambda name=None: inventory)
+
+    pretend(attrs.evolve(here, machine=attrs.evolve(here.machine, id="0" * 32)))
+    with pytest.raises(UsageError, match="begun on the machine of id"):
+        harness.take_up(store, run.id)
+    pretend(attrs.evolve(here, cpu=attrs.evolve(here.cpu, allowed=(0,), online=(0,))))
+    with pytest.raises(UsageError, match=r"cpu\.allowed was .*, is \[0\].*make a new run here"):
+        harness.take_up(store, run.id)
+    kernel = attrs.evolve(here.kernel, swappiness=1, release="6", numa_balancing=None, overcommit_memory=7)
+    pretend(attrs.evolve(here, kernel=kernel))
+    with pytest.raises(UsageError, match=r"and [12] more"):
+        harness.take_up(store, run.id)
+    calmer = attrs.evolve(
+        here,
+        kernel=attrs.evolve(here.kernel, load_average=(9.0, 9.0, 9.0)),
+        memory=attrs.evolve(here.memory, available_bytes=1),
+    )
+    pretend(calmer)
+    assert harness.take_up(store, run.id).status is RunStatus.RUNNING
+
+
+def test_what_cannot_be_measured_is_told_with_its_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Empty:
+        name, title, metrics = "empty", "has no case", ()
+
+        def applies(self, inventory: Inventory) -> Applies | Reason:
+            return Applies()
+
+        def cases(self, inventory: Inventory, profile: object) -> Planned:
+            return Planned((), (LeftOut("empty", "one", "no hands"),))
+
+    class Refusing(Empty):
+        name = "refusing"
+
+        def applies(self, inventory: Inventory) -> Applies | Reason:
+            return Reason(State.NOT_PRESENT, "no feet")
+
+    probes = [Empty()]
+
+    def load(names: object, notices: list[str]) -> list[Empty]:
+        notices.append("probe x is broken")
+        return probes
+
+    monkeypatch.setattr(harness.registry, "load", load)
+    request = harness.Request(profile="smoke", target="residency-lab")
+    with pytest.raises(UsageError, match=r"nothing to measure here.*one: no hands; probe x is broken"):
+        harness.prepare(request)
+    probes.append(Refusing())
+    with pytest.raises(UsageError, match=r"no case matches 'y'.*probe refusing: no feet; probe x is broken"):
+        harness.prepare(attrs.evolve(request, only=("y",)))
 
 
 def test_the_split_of_the_wall_adds_up(store: Store) -> None:
