@@ -57,11 +57,11 @@ class LazyGroup(click.Group):
         if name not in COMMANDS and not name.startswith("-"):
             import difflib
 
-            from k3gate.documents import printable
+            from k3gate.cli.options import short
 
             near = difflib.get_close_matches(name, COMMANDS, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(COMMANDS)}"
-            raise click.UsageError(f"there is no command {printable(name)[:80]!r}: {hint}")
+            raise click.UsageError(f"there is no command {short(name)}: {hint}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from k3gate.cli.options import json_option, print_json, store_option
+from k3gate.cli.options import json_option, print_json, store_option, word
 from k3gate.cli.output import check_output, write_output
 from k3gate.errors import EXIT_FAIL, EXIT_OK, EXIT_UNPROVEN
 
@@ -12,8 +12,8 @@ EXIT_OF = {"worse": EXIT_FAIL, "cannot tell": EXIT_UNPROVEN}
 
 
 @click.command("diff", short_help="Compare two runs.")
-@click.argument("a")
-@click.argument("b")
+@click.argument("a", type=word)
+@click.argument("b", type=word)
 @click.option("-o", "--output", metavar="FILE.html", help="Write the comparison as an HTML page.")
 @click.option("--enforce", is_flag=True, help="Exit 1 when B is worse, 3 when nothing can be told.")
 @json_option

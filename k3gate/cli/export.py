@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from k3gate.cli.options import store_option
+from k3gate.cli.options import place, store_option, word
 
 
 @click.command("export", short_help="Write a run with everything in it to one file.")
-@click.argument("run", default="latest", metavar="[RUN]")
-@click.option("-o", "--output", metavar="FILE.k3run", help="Default: RUN.k3run in this folder.")
+@click.argument("run", type=word, default="latest", metavar="[RUN]")
+@click.option("-o", "--output", type=place, metavar="FILE.k3run", help="Default: RUN.k3run in this folder.")
 @store_option
 def command(run: str, output: str | None, store_location: str | None) -> int:
     """Write RUN (default: latest) to a checksummed bundle that `k3gate import` takes in elsewhere."""

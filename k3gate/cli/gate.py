@@ -11,13 +11,14 @@ from k3gate.cli.options import (
     print_json,
     store_option,
     target_option,
+    word,
 )
 
 
 @click.command("gate", short_help="Judge a stored run, again, with any criteria and target.")
-@click.argument("run", default="latest", metavar="[RUN]")
+@click.argument("run", type=word, default="latest", metavar="[RUN]")
 @criteria_option
-@target_option(None)
+@target_option("the one that the run was made for")
 @click.option("--all", "every_check", is_flag=True, help="Every check, not only those that decide.")
 @json_option
 @store_option

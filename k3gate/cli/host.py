@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import click
 
-from k3gate.cli.options import json_option, print_json
+from k3gate.cli.options import json_option, place, print_json, word
 from k3gate.cli.output import check_output, write_output
 
 
 @click.command("host", short_help="Show what this machine is.")
-@click.option("--root", default="/", metavar="PATH", help="Read the machine below this folder instead of /.")
-@click.option("--machine", "name", metavar="NAME", help="The name that people use for this machine.")
+@click.option(
+    "--root",
+    type=place,
+    default="/",
+    metavar="PATH",
+    help="Read the machine below this folder instead of /.",
+)
+@click.option(
+    "--machine", "name", type=word, metavar="NAME", help="The name that people use for this machine."
+)
 @click.option("-o", "--output", metavar="FILE", help="Write to a file instead of stdout.")
 @json_option
 def command(root: str, name: str | None, output: str | None, as_json: bool) -> int:

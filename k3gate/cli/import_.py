@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from k3gate.cli.options import store_option
+from k3gate.cli.options import place, store_option
 
 
 @click.command("import", short_help="Take in a run from such a file.")
-@click.argument("bundle", metavar="FILE.k3run")
+@click.argument("bundle", type=place, metavar="FILE.k3run")
 @store_option
 def command(bundle: str, store_location: str | None) -> int:
     """Check the bundle and store its run; taking in the same run twice changes nothing."""

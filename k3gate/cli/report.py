@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import click
 
-from k3gate.cli.options import criteria_option, store_option, target_option
+from k3gate.cli.options import criteria_option, store_option, target_option, word
 from k3gate.cli.output import check_output, write_output
 
 
 @click.command("report", short_help="Write the HTML report of a stored run.")
-@click.argument("run", default="latest", metavar="[RUN]")
+@click.argument("run", type=word, default="latest", metavar="[RUN]")
 @click.option("-o", "--output", metavar="FILE", help="Default: k3gate-RUN.html in this folder.")
 @criteria_option
-@target_option(None)
+@target_option("the one that the run was made for")
 @store_option
 def command(
     run: str, output: str | None, criteria: str | None, target: str | None, store_location: str | None

@@ -13,10 +13,13 @@ from k3gate.cli.options import (
     exit_code,
     json_option,
     print_json,
+    short,
     store_option,
     target_option,
+    word,
 )
 from k3gate.cli.output import check_output, write_output
+from k3gate.documents import printable
 from k3gate.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_PROBE_FAILED, EXIT_USAGE, UsageError
 from k3gate.records import State
 
@@ -30,15 +33,21 @@ if TYPE_CHECKING:
 @click.command("run", short_help="Measure this machine, store the run, judge it.")
 @click.option(
     "--profile",
-    default=None,
+    type=word,
     metavar="NAME",
     help="Time budget: smoke (20 s), quick (3 min, the default), standard (20 min), soak (30 min).",
 )
-@target_option("residency-lab")
+@target_option("residency-lab, the least demanding")
 @criteria_option
-@click.option("--probe", "probes", multiple=True, metavar="NAME", help="Only this probe; may be repeated.")
 @click.option(
-    "--only", multiple=True, metavar="PATTERN", help="Only cases such as 'memory/read.*'; may be repeated."
+    "--probe", "probes", type=word, multiple=True, metavar="NAME", help="Only this probe; may be repeated."
+)
+@click.option(
+    "--only",
+    type=word,
+    multiple=True,
+    metavar="PATTERN",
+    help="Only cases such as 'memory/read.*'; may be repeated.",
 )
 @click.option(
     "--rounds", type=click.IntRange(1, 1000), help="Rounds of each case instead of the probes' own."
@@ -50,7 +59,9 @@ if TYPE_CHECKING:
     help="Larger pools than 4 x the last-level caches, such as 8GB; smaller ones are refused.",
 )
 @click.option("--machine", "machine_name", metavar="NAME", help="A name for this machine that people use.")
-@click.option("--resume", metavar="RUN", help="Go on with an interrupted run; measures only what is left.")
+@click.option(
+    "--resume", type=word, metavar="RUN", help="Go on with an interrupted run; measures only what is left."
+)
 @click.option("--dry-run", is_flag=True, help="Show the cases, seconds and bytes; measure nothing.")
 @click.option("--report", "report_path", metavar="FILE", help="Write the HTML report too.")
 @click.option("--enforce", is_flag=True, help="Exit by the gate's verdict: 0 pass, 1 fail, 3 unproven.")
@@ -59,7 +70,7 @@ if TYPE_CHECKING:
 @store_option
 def command(
     profile: str | None,
-    target: str,
+    target: str | None,
     criteria: str | None,
     probes: tuple[str, ...],
     only: tuple[str, ...],
@@ -85,29 +96,42 @@ def command(
     from k3gate.store import open_store
 
     check_output(report_path)
-    if resume:
+    if resume is not None:
         _refuse_with_resume(
-            profile=profile, probe=probes, only=only, rounds=rounds, working_set=working_set, dry_run=dry_run
+            profile=profile,
+            target=target,
+            machine=machine_name,
+            probe=probes,
+            only=only,
+            rounds=rounds,
+            working_set=working_set,
+            dry_run=dry_run,
         )
     request = harness.Request(
         profile=profile or "quick",
-        target=target,
+        target=target or stored.DEFAULT_TARGET,
         criteria=criteria,
         probes=probes or None,
         only=only or None,
         rounds=rounds,
         machine_name=machine_name,
         working_set_bytes=_size(working_set),
-        command=shlex.join(["k3gate", *sys.argv[1:]]),
+        command=printable(shlex.join(["k3gate", *sys.argv[1:]])),
     )
     if dry_run:
         return _show_plan(harness.prepare(request), as_json)
     # Whatever can be refused is refused before the store is opened, or made.
-    prepared = None if resume else harness.prepare(request)
-    with open_store(store_location) as store:
+    prepared = None if resume is not None else harness.prepare(request)
+    for notice in prepared.notices if prepared else ():
+        _tell(f"note: {notice}")
+    with open_store(store_location, create=resume is None) as store:
         for lost in store.abandon_dead():
             _tell(f"run {lost} was killed: it is marked abandoned; go on with k3gate run --resume {lost}")
-        run = harness.start(store, prepared) if prepared else harness.take_up(store, resume or "")
+        run = (
+            harness.start(store, prepared)
+            if prepared
+            else harness.take_up(store, resume or "", criteria=criteria)
+        )
         from k3gate.cli.progress import listener
 
         with listener(quiet) as listening:
@@ -116,7 +140,10 @@ def command(
             except KeyboardInterrupt:
                 _tell(f"interrupted; what was measured is kept: k3gate run --resume {run.id}")
                 return EXIT_INTERRUPTED
-        judged = stored.judge(store, run.id, criteria=criteria, target=None if resume else target)
+        try:
+            judged = stored.judge(store, run.id, criteria=criteria)
+        except UsageError as error:  # a file that is gone by now, perhaps
+            raise UsageError(f"{error}; run {run.id} is stored: k3gate gate {run.id} judges it") from error
         # Before anything is printed: a full disk or a closed pipe behind stdout must not cost the page.
         written = _write_report(store, judged, report_path)
     _publish(judged, as_json=as_json, report_path=report_path if written else None)
@@ -198,7 +225,7 @@ def _split_line(record: RunRecord) -> str:
 
 def _refuse_with_resume(**given: object) -> None:
     for name, value in given.items():
-        if value:
+        if value not in (None, (), False):
             option = "--" + name.replace("_", "-")
             raise UsageError(
                 f"--resume goes on with the run's own plan: leave {option} away, or make a new run"
@@ -211,12 +238,14 @@ def _size(text: str | None) -> int | None:
         return None
     import re
 
-    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)\s*([kKMGT]?)(i?)B?", text.strip())
-    if match is None:
-        raise UsageError(f"--working-set {text!r} is no size: write bytes, or such as 8GB or 512MiB")
-    number, prefix, binary = match.groups()
+    flags = re.ASCII | re.IGNORECASE
+    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)\s*([kmgt]?)(i?)b?", text.strip(), flags)
+    number, prefix, binary = match.groups() if match else ("0", "", "")
     power = " KMGT".index(prefix.upper()) if prefix else 0
-    return int(float(number) * (1024 if binary else 1000) ** power)
+    size = int(float(number) * (1024 if binary else 1000) ** power)
+    if size == 0:
+        raise UsageError(f"--working-set {short(text)} is no size: write bytes, or such as 8GB or 512MiB")
+    return size
 
 
 def _tell(text: str) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from k3gate.cli.options import json_option, print_json, store_option
+from k3gate.cli.options import json_option, print_json, store_option, word
 
 
 @click.command("show", short_help="Show a stored run: its cases, metrics and proofs.")
-@click.argument("run", default="latest", metavar="[RUN]")
+@click.argument("run", type=word, default="latest", metavar="[RUN]")
 @click.option("--samples", is_flag=True, help="Print every sample.")
 @json_option
 @store_option

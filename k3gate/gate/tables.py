@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import os
+import stat
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from k3gate.documents import printable
 from k3gate.errors import UsageError
 
 MAX_BYTES = 1 << 20
@@ -19,10 +22,17 @@ _HUGE = 1e30
 def read(path: Path, what: str) -> tuple[str, dict[str, Any]]:
     """Text and content of a TOML file of at most 1 MiB. `what` says in errors which kind of file it is."""
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
+        # Without waiting: a pipe that nobody writes would hold the command up for ever.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+            raw = file.read(MAX_BYTES + 1) if regular else b""
     except OSError as error:
-        raise UsageError(f"cannot read the {what} file {path}: {error.strerror}; give a TOML file") from error
+        raise UsageError(
+            f"cannot read the {what} file {_shown(path)}: {error.strerror}; give a TOML file"
+        ) from error
+    path = Path(_shown(path))
+    if not regular:
+        raise UsageError(f"cannot read the {what} file {path}: it is no regular file; give a TOML file")
     if len(raw) > MAX_BYTES:
         raise UsageError(f"the {what} file {path} is larger than 1 MiB: give a {what} file")
     try:
@@ -35,6 +45,11 @@ def read(path: Path, what: str) -> tuple[str, dict[str, Any]]:
     except (ValueError, RecursionError) as error:  # also integers of thousands of digits
         detail = " ".join(str(error).split())[:200]
         raise UsageError(f"the {what} file {path} is not valid TOML: {detail}; correct it there") from error
+
+
+def _shown(path: Path) -> str:
+    text = printable(str(path))
+    return text if len(text) <= 300 else f"{text[:80]}..."
 
 
 def near(word: str, known: Iterable[str]) -> str:

@@ -105,12 +105,92 @@ def test_a_report_path_is_checked_before_anything_is_measured(cli, tmp_path: Pat
 def test_a_working_set_below_four_times_the_caches(cli) -> None:
     line = cli("run", "--probe", "memory", "--working-set", "1MB", "--dry-run").complaint()
     assert "4 x" in line or "4 times" in line
-    assert "no size" in cli("run", "--working-set", "plenty").complaint()
+    for text in ("plenty", "0", "0.0001", "\uff18GB", "8G8", "-1", "9" * 5000):
+        assert "no size" in cli("run", "--working-set", text).complaint()
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("8gb", 8 * 10**9),
+        ("8 GiB", 8 * 2**30),
+        ("512mib", 2**29),
+        ("1.5k", 1500),
+        ("4096", 4096),
+        ("2T", 2 * 10**12),
+    ],
+)
+def test_sizes_as_people_write_them(text: str, size: int) -> None:
+    from k3gate.cli.run import _size
+
+    assert _size(text) == size
+
+
+RUN = ("run", "--probe", "selftest")
+
+
+@pytest.mark.parametrize("text", ["\udcff", "a\nb", "\x1b[31m", "x" * 5000, "", " "])
+@pytest.mark.parametrize(
+    "command",
+    [
+        (*RUN, "--machine"),
+        (*RUN, "--only"),
+        (*RUN, "--target"),
+        (*RUN, "--criteria"),
+        (*RUN, "--profile"),
+        ("run", "--probe"),
+        ("run", "--resume"),
+        ("show",),
+        ("diff", "latest"),
+        ("runs", "--store"),
+        ("host", "--root"),
+        ("import",),
+        (),
+    ],
+)
+def test_text_that_is_no_name_is_one_short_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command, text: str
+) -> None:
+    from k3gate.cli import invoke
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("K3GATE_STORE", str(tmp_path / "runs.sqlite"))
+    assert invoke([*command, text]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("k3gate: ")
+    assert err.count("\n") == 1
+    assert len(err) < 600
+    assert err.rstrip("\n").isprintable()
+    assert command == ("import",) or not list(tmp_path.iterdir())
+
+
+def test_bytes_that_are_no_text_are_shown_as_escapes(cli, selftest: str, tmp_path: Path) -> None:
+    assert "'\\udcff'" in cli("run", "--machine", "\udcff").complaint()
+    assert "\\udcff: make a run" in cli("show", "--store", tmp_path / "\udcff").complaint()
+    done = cli("report", "-o", "\udcff.html")
+    assert done.code == 0
+    assert "\\udcff.html" in done.out
+    assert b"\xff.html" in [os.fsencode(entry.name) for entry in tmp_path.iterdir()]
+
+
+def test_a_pipe_or_a_device_is_no_criteria_file(cli, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.toml")
+    for name in ("pipe.toml", "/dev/zero", "/dev/tty", "."):
+        for option in ("--criteria", "--target"):
+            line = cli(
+                *RUN, option, f"./{name}" if name != "." and name[0] != "/" else name, timeout=20
+            ).complaint()
+            assert "give a TOML file" in line or "is unknown" in line
 
 
 def test_resume_takes_no_other_plan(cli, selftest: str) -> None:
     assert "leave --profile away" in cli("run", "--resume", selftest, "--profile", "quick").complaint()
+    assert "leave --target away" in cli("run", "--resume", selftest, "--target", "hybrid").complaint()
+    assert "leave --machine away" in cli("run", "--resume", selftest, "--machine", "box").complaint()
+    assert "none.toml" in cli("run", "--resume", selftest, "--criteria", "none.toml").complaint()
     assert "is complete" in cli("run", "--resume", selftest).complaint()
+    assert "there is no store" in cli("run", "--resume", selftest, "--store", "none.sqlite").complaint()
 
 
 def test_a_waiver_of_an_unknown_check_or_without_a_name(cli, selftest: str) -> None:
