@@ -15,10 +15,14 @@ at least four times the level-2 and last-level caches in play.
 
 from __future__ import annotations
 
+import errno
 import math
 import os
+import resource
 from collections.abc import Iterator, Sequence
 from typing import Any
+
+from attrs import frozen
 
 from k3gate import metrics
 from k3gate.errors import ProbeError, UsageError
@@ -34,6 +38,8 @@ SAMPLES = 16
 """How many samples a round is divided into, where a pass is short enough."""
 LEAST_SAMPLES = 3
 ISA_VARIABLE = "K3GATE_ISA"
+_OWN_BYTES = 1 << 30
+"""What a worker maps beside its pools, at most: a limit nearer to them than this counts as in the way."""
 
 
 def forced_isa() -> str | None:
@@ -228,18 +234,52 @@ def _residency(case: Case, context: Context) -> Iterator[Metric]:
         sum(spec["bytes"] for spec in specs if not spec["pages"].startswith(pools.RESERVED))
     )
     held: list[tuple[pools.FilledPool, Sequence[int]]] = context.share(f"held:{case.name}", list, _give_back)
-    trouble: str | None = None
+    trouble: _Trouble | None = None
     for spec in specs:
         try:
             held.append((pools.allocate(spec["bytes"], spec["pages"], spec["bind"]), spec["touch"]))
         except OSError as error:
-            what = f"node {spec['node']}: {exact_bytes(spec['bytes'])} refused"
-            trouble = f"{what}: {pools.error_text(error.errno or 0)}"
+            trouble = _Trouble(error.errno or 0, f"node {spec['node']}: {exact_bytes(spec['bytes'])} refused")
             break
     touch_seconds, failed = pools.touch(team, held, context.heartbeat, watch.see)
     if failed and trouble is None:
-        trouble = f"touching: {pools.error_text(failed)}"
-    yield from _residency_metrics(case, context, team, watch, held, touch_seconds, trouble)
+        trouble = _Trouble(failed, "touching")
+    allocation = _allocation_proof(sum(spec["bytes"] for spec in specs), context.inventory, trouble)
+    yield from _residency_metrics(case, context, team, watch, held, touch_seconds, trouble, allocation)
+
+
+@frozen
+class _Trouble:
+    """Why not all was allocated and touched."""
+
+    number: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {pools.error_text(self.number)}"
+
+
+def _allocation_proof(wanted: int, inventory: Inventory, trouble: _Trouble | None) -> Proof:
+    """The proof "allocation". False speaks of the machine: it had no memory for what it is large enough for.
+
+    None where something else was refused, or where a limit of this process or a setting stands in the way.
+    """
+    if trouble is None:
+        return Proof("allocation", True, f"{exact_bytes(wanted)} were allocated and touched")
+    detail = f"{trouble}; {exact_bytes(wanted)} were wanted"
+    total = inventory.memory.total_bytes
+    limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+    limit = min((one for one in limits if one != resource.RLIM_INFINITY), default=None)
+    if trouble.number != errno.ENOMEM:
+        return Proof("allocation", None, detail)
+    if total is None or wanted > total:
+        much = "an unknown amount" if total is None else exact_bytes(total)
+        return Proof("allocation", None, f"{detail}, and the machine has {much}")
+    if limit is not None and limit < wanted + _OWN_BYTES:
+        return Proof("allocation", None, f"{detail}, and this process may map {exact_bytes(limit)} (ulimit)")
+    if inventory.kernel.overcommit_memory == 2:
+        return Proof("allocation", None, f"{detail}, and vm.overcommit_memory is 2: the kernel sets a limit")
+    return Proof("allocation", False, f"{detail}, and the machine has {exact_bytes(total)}")
 
 
 def _give_back(held: list[tuple[pools.FilledPool, Sequence[int]]]) -> None:
@@ -254,20 +294,26 @@ def _residency_metrics(
     watch: pools.PinWatch,
     held: list[tuple[pools.FilledPool, Sequence[int]]],
     touch_seconds: float,
-    trouble: str | None,
+    trouble: _Trouble | None,
+    allocation: Proof,
 ) -> Iterator[Metric]:
     touched = sum(size for pool, _ in held for _, size in pool.filled)
-    rate = [context.sample(touched / touch_seconds, touch_seconds)] if touched and touch_seconds > 0 else []
+    nothing = "nothing was touched"
+    filled = [pool for pool, _ in held]
+    # Before the pattern is read back, which would bring in what was swapped out.
+    resident = pools.resident(filled) if touched else Proof("resident", None, nothing)
+    context.heartbeat("verifying memory")
+    # The rate of a part is not the rate of the image: the first gigabytes come faster than the last.
+    rate = [] if trouble else [context.sample(touched / touch_seconds, touch_seconds)]
     verify_seconds, right, wrong = pools.verify(team, held, context.heartbeat, watch.see)
     verified = context.sample(float(right), verify_seconds)
-    filled = [pool for pool, _ in held]
     context.heartbeat("proving the placement")
     size, size_proof = pools.page_size(filled)
     checksum = Proof("checksum", wrong == 0, f"{right} bytes hold their pattern, {wrong} words do not")
     if not touched:
-        checksum = Proof("checksum", None, "nothing was touched")
-    proofs = [pools.placement(filled) if touched else Proof("placement", None, "nothing was touched")]
-    proofs += [size_proof, watch.proof(), checksum]
+        checksum = Proof("checksum", None, nothing)
+    proofs = [pools.placement(filled) if touched else Proof("placement", None, nothing)]
+    proofs += [size_proof, watch.proof(), checksum, allocation, resident]
     state, reason = _state(proofs)
     note = case.parameters["note"]
     if trouble:

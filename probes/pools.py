@@ -280,6 +280,20 @@ def _page_size(one: FilledPool, fields: dict[str, int]) -> tuple[int | None, str
     return None, f"mixed: huge pages are only {share:.1%} of the pool"
 
 
+def resident(pools: Sequence[FilledPool]) -> Proof:
+    """The proof "resident": none of these pools' bytes are in swap now, from /proc/self/smaps."""
+    swapped = 0
+    for one in pools:
+        try:
+            fields = smaps_fields(int(one.pool.address))
+        except OSError as error:
+            return Proof("resident", None, f"/proc/self/smaps: {error_text(error.errno or 0)}")
+        if "Swap" not in fields:
+            return Proof("resident", None, "/proc/self/smaps does not say what is in swap")
+        swapped += fields["Swap"]
+    return Proof("resident", swapped == 0, f"{swapped} bytes in swap after touching (smaps)")
+
+
 class PinWatch:
     """Whether each thread stayed on its CPU: its affinity mask, and getcpu around every timed region."""
 

@@ -11,9 +11,9 @@ import pytest
 from fakes import FakeContext, FakeMemory, FakeTeam, FakeThread, fake_pool
 
 from k3gate.errors import ProbeError
-from k3gate.probes import pools
+from k3gate.probes import memory, pools
 from k3gate.probes.memory import MemoryProbe
-from k3gate.records import Case, Inventory, Metric, Profile, Proof
+from k3gate.records import Case, Inventory, Metric, Profile, Proof, State
 
 SIZE = 64 << 20
 Bend = Callable[[str, int, list[FakeThread]], None]
@@ -31,14 +31,16 @@ def _case(inventory: Inventory, name: str, size: int = SIZE) -> Case:
 
 @pytest.fixture
 def fake(make_inventory, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[Metric], Any]]:
-    """`fake(name, team, **memory)`: the metrics of the case run by this team over such pools, and its context.
+    """`fake(name, team, **state)`: the metrics of the case run by this team over such pools, and its context.
 
-    Small pages of smaps are taken for granted, and nothing is in swap.
+    smaps shows base pages and nothing in swap.
     """
 
-    def run(name: str, team: FakeTeam, *, seconds: float = 1.0, **memory: Any) -> tuple[list[Metric], Any]:
+    def run(
+        name: str, team: FakeTeam, *, seconds: float = 1.0, size: int = SIZE, **state: Any
+    ) -> tuple[list[Metric], Any]:
         def allocate(size: int, pages: str, node: int | None) -> pools.FilledPool:
-            return attrs.evolve(fake_pool(size, node, pages, **memory), filled=[])
+            return attrs.evolve(fake_pool(size, node, pages, **state), filled=[])
 
         monkeypatch.setattr(pools, "make_team", lambda cpus: team)
         monkeypatch.setattr(pools, "allocate", allocate)
@@ -46,7 +48,7 @@ def fake(make_inventory, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple
         monkeypatch.setattr(pools, "smaps_fields", lambda address: fields)
         inventory = make_inventory("vm")
         context = FakeContext(inventory, seconds)
-        return list(MemoryProbe().run(_case(inventory, name), context)), context
+        return list(MemoryProbe().run(_case(inventory, name, size), context)), context
 
     return run
 
@@ -140,3 +142,104 @@ def test_all_pools_of_the_image_together_must_be_available(
         with pytest.raises(ProbeError, match="available now"):
             list(MemoryProbe().run(case, FakeContext(inventory)))
         assert not touched
+
+
+@pytest.mark.parametrize(
+    ("number", "wanted", "changes", "ok"),
+    [
+        (None, SIZE, {}, True),
+        (errno.ENOMEM, SIZE, {}, False),
+        (errno.ENOMEM, 9 * 2**30, {}, None),
+        (errno.ENOMEM, SIZE, {"memory": {"total_bytes": None}}, None),
+        (errno.ENOMEM, SIZE, {"kernel": {"overcommit_memory": 2}}, None),
+        (errno.EPERM, SIZE, {}, None),
+        (errno.EFAULT, SIZE, {}, None),
+    ],
+)
+def test_the_machine_refused_only_where_it_is_large_enough_and_had_no_memory(
+    make_inventory, number: int | None, wanted: int, changes: dict[str, Any], ok: bool | None
+) -> None:
+    trouble = None if number is None else memory._Trouble(number, "touching")
+    proof = memory._allocation_proof(wanted, make_inventory("vm", **changes), trouble)
+    assert (proof.name, proof.ok) == ("allocation", ok)
+    if number is not None:
+        assert errno.errorcode[number] in proof.detail
+
+
+def test_a_limit_of_the_process_is_not_the_machines_refusal(
+    make_inventory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda kind: (2**30, 2**30))
+    trouble = memory._Trouble(errno.ENOMEM, "touching")
+    proof = memory._allocation_proof(2**30, make_inventory("vm"), trouble)
+    assert proof.ok is None
+    assert "ulimit" in proof.detail
+
+
+@pytest.mark.parametrize(
+    ("swap", "ok", "word"), [(0, True, "0 bytes"), (4096, False, "4096 bytes"), (None, None, "does not say")]
+)
+def test_what_is_in_swap_after_touching_is_not_resident(
+    monkeypatch: pytest.MonkeyPatch, swap: int | None, ok: bool | None, word: str
+) -> None:
+    fields = {"KernelPageSize": 4096} | ({} if swap is None else {"Swap": swap})
+    monkeypatch.setattr(pools, "smaps_fields", lambda address: fields)
+    proof = pools.resident([fake_pool(SIZE)])
+    assert (proof.name, proof.ok) == ("resident", ok)
+    assert word in proof.detail
+
+
+def test_smaps_that_cannot_be_read_leave_residency_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(address: int) -> dict[str, int]:
+        raise PermissionError(errno.EACCES, "no")
+
+    monkeypatch.setattr(pools, "smaps_fields", refuse)
+    assert pools.resident([fake_pool(SIZE)]).ok is None
+
+
+def _fail_touch(at: int, number: int) -> Bend:
+    def bend(call: str, nth: int, threads: list[FakeThread]) -> None:
+        if (call, nth) == ("touch", at):
+            threads[1].error = number
+
+    return bend
+
+
+def test_memory_refused_while_touching_keeps_what_was_filled_and_says_errno(fake) -> None:
+    """Three slices; the second is refused: the first is held and verified, and no rate is taken of it."""
+    size = 3 * 2 * pools.TOUCH_SLICE
+    held, rate = fake("residency.image", FakeTeam([0, 1], bend=_fail_touch(1, errno.ENOMEM)), size=size)[0]
+    assert [sample.value for sample in held.samples] == [size / 3]
+    assert held.state is State.FAILED
+    assert "ENOMEM" in (held.reason or "") and "touching" in (held.reason or "")
+    assert _proof(held, "allocation").ok is False
+    assert _proof(held, "checksum").ok is True
+    assert rate.state is State.FAILED
+    assert rate.samples == ()
+
+
+def test_an_image_that_was_touched_to_the_end_has_every_proof_and_a_rate(fake) -> None:
+    held, rate = fake("residency.image", FakeTeam([0, 1]))[0]
+    assert {proof.name: proof.ok for proof in held.proofs} == {
+        "placement": True,
+        "page_size": True,
+        "pinned": True,
+        "checksum": True,
+        "allocation": True,
+        "resident": True,
+    }
+    assert [sample.value for sample in rate.samples] == [SIZE / 0.1]
+    assert (held.state, rate.state) == (State.OK, State.OK)
+
+
+def test_wrong_words_are_told_from_refused_memory(fake) -> None:
+    def bend(call: str, nth: int, threads: list[FakeThread]) -> None:
+        if call == "verify":
+            threads[0].value = 3
+
+    held, _ = fake("residency.image", FakeTeam([0, 1], bend=bend))[0]
+    assert _proof(held, "checksum").ok is False
+    assert _proof(held, "allocation").ok is True
+    assert held.state is State.FAILED
+    # The thread that found wrong words vouches for none of its bytes.
+    assert [sample.value for sample in held.samples] == [SIZE / 2]
