@@ -445,3 +445,13 @@ def test_words_say_the_decision_and_the_reasons(
     assert words.headline(failed).startswith("Fail. For target residency-lab, 2 checks of 33 fail and")
     assert words.reasons(failed)[0].startswith("prototype.residency: The target needs 1,560.7 GB")
     assert words.step_reason(failed.steps[3]).startswith("residency: The target needs")
+
+
+def test_the_scatter_of_what_is_divided_by_counts_as_well(check: Any, make_record: Any, build: Any) -> None:
+    """0.31 of a local rate that scatters by 10 % may be 0.28: a ratio is no surer than its divisor."""
+    steady = replaced(build.sound(), build.read(0, 1, 84e9, interval=(84e9, 84e9)))
+    assert check(make_record(steady), "roofline.remote").verdict is Verdict.PASS
+    shaky = replaced(steady, build.read(0, 0, 270e9, interval=(245e9, 297e9)))
+    found = check(make_record(shaky), "roofline.remote")
+    assert found.verdict is Verdict.UNPROVEN
+    assert "straddles the bound" in found.reason

@@ -226,3 +226,11 @@ def test_the_order_waits_for_the_steps(judge: Any, make_record: Any, build: Any)
     found = build.check_of(judge(make_record()), "bom.steps")
     assert found.verdict is Verdict.UNPROVEN
     assert found.reason == "Steps unproven: 1, 2, 3, 4, 5, 6."
+
+
+def test_an_image_must_be_held_in_every_round(check: Any, make_record: Any, build: Any) -> None:
+    """The least of the rounds counts, not their median: the model is loaded once and must fit then."""
+    held = build.residency(build.LAB_IMAGE, interval=(build.LAB_IMAGE - 4096, build.LAB_IMAGE))
+    found = check(make_record([held]), "prototype.residency")
+    assert found.verdict is Verdict.UNPROVEN
+    assert found.observed == build.LAB_IMAGE - 4096
