@@ -242,7 +242,10 @@ def spread(
         for node, size in split(short, spare, Room(None, spare)).items():
             more = min(round_up(size, reserved[node].page_bytes), spare[node])
             set_aside[node] = set_aside.get(node, 0) + more
-        ordinary = split(wanted - sum(set_aside.values()), weights, limits)
+        rest = wanted - sum(set_aside.values())
+        ordinary = split(rest, missing, limits)
+        if sum(ordinary.values()) < rest:
+            ordinary = split(rest, weights, limits)
     return set_aside, ordinary
 
 

@@ -9,7 +9,7 @@ from planning import GB, case_of, plan_of, with_nodes
 from k3gate.probes import working_sets
 from k3gate.probes.memory import MemoryProbe
 from k3gate.probing.plan import plan as whole_plan
-from k3gate.records import HugePagePool, Inventory, Profile
+from k3gate.records import HugePagePool, Inventory, NumaNode, Profile
 
 
 def _reserving(inventory: Inventory, page: int, pages: dict[int, int]) -> Inventory:
@@ -135,3 +135,18 @@ def test_room_is_90_percent_of_what_each_node_and_the_machine_have(make_inventor
     sizes = {spec["node"]: spec["bytes"] for spec in case.parameters["pools"]}
     assert 8.9 * GB < sizes[0] <= 9 * GB
     assert sizes[1] <= 0.9 * (inventory.numa.nodes[1].free_bytes or 0)
+
+
+def test_what_a_full_node_cannot_hold_goes_to_spare_reserved_pages_and_then_to_other_memory() -> None:
+    page = 2 << 20
+    nodes = [NumaNode(node, (node,), 100 * page, 0) for node in (0, 1, 2)]
+    rooms = working_sets.Room(60 * page, {0: 40 * page, 1: 0, 2: 40 * page})
+    reserved = {0: HugePagePool(page, 50, 50)}
+
+    def spread(pages: int) -> list[dict[int, int]]:
+        both = working_sets.spread(pages * page, nodes, rooms, reserved)
+        return [{node: size // page for node, size in part.items()} for part in both]
+
+    assert spread(30) == [{0: 10}, {2: 20}]
+    assert spread(90) == [{0: 50}, {2: 40}]
+    assert spread(500) == [{0: 50}, {0: 30, 2: 30}]
