@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -11,8 +10,11 @@ from typing import Any
 import attrs
 
 from k3gate.probes import pools
+from k3gate.probes.memory import MemoryProbe
 from k3gate.probing.contract import SampleToken
-from k3gate.records import Inventory, Metric, Sample, State
+from k3gate.records import Case, Inventory, Metric, Profile, Sample, State
+
+SIZE = 64 << 20
 
 
 class FakeContext:
@@ -142,6 +144,11 @@ def fake_pool(size: int, node: int | None = 0, pages: str = "small", **memory: A
     return pools.FilledPool(FakeMemory(size, **memory), node, pages, seed=7, filled=[(0, size)])
 
 
-def no_memory(size: int, pages: str, node: int | None) -> pools.FilledPool:
-    """An `allocate` that is refused."""
-    raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+def case_on_two_cpus(inventory: Inventory, name: str, size: int = SIZE) -> Case:
+    """A case on two CPUs and node 0, its pools of `size` bytes in base pages."""
+    cases = MemoryProbe().cases(inventory, Profile("quick", 180.0)).cases
+    case = next(one for one in cases if one.name == name)
+    specs = [{**spec, "bytes": size, "pages": "small", "touch": [0, 1]} for spec in case.parameters["pools"]]
+    parameters = {**case.parameters, "pools": specs}
+    parameters |= {"readers": [[0, 1]]} if "readers" in parameters else {"cpus": [0, 1]}
+    return attrs.evolve(case, parameters=parameters, labels={**case.labels, "cache_bytes": SIZE // 16})

@@ -8,49 +8,14 @@ from typing import Any
 
 import attrs
 import pytest
-from fakes import FakeContext, FakeMemory, FakeTeam, FakeThread, fake_pool
+from fakes import SIZE, FakeContext, FakeMemory, FakeTeam, FakeThread, case_on_two_cpus, fake_pool
 
 from k3gate.errors import ProbeError
 from k3gate.probes import memory, pools
 from k3gate.probes.memory import MemoryProbe
-from k3gate.records import Case, Inventory, Metric, Profile, Proof, State
+from k3gate.records import Case, Metric, Proof, State
 
-SIZE = 64 << 20
 Bend = Callable[[str, int, list[FakeThread]], None]
-
-
-def _case(inventory: Inventory, name: str, size: int = SIZE) -> Case:
-    """A case on two CPUs and node 0, its pools of `size` bytes in base pages."""
-    cases = MemoryProbe().cases(inventory, Profile("quick", 180.0)).cases
-    case = next(one for one in cases if one.name == name)
-    specs = [{**spec, "bytes": size, "pages": "small", "touch": [0, 1]} for spec in case.parameters["pools"]]
-    parameters = {**case.parameters, "pools": specs}
-    parameters |= {"readers": [[0, 1]]} if "readers" in parameters else {"cpus": [0, 1]}
-    return attrs.evolve(case, parameters=parameters, labels={**case.labels, "cache_bytes": SIZE // 16})
-
-
-@pytest.fixture
-def fake(make_inventory, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[Metric], Any]]:
-    """`fake(name, team, **state)`: the metrics of the case run by this team over such pools, and its context.
-
-    smaps shows base pages and nothing in swap.
-    """
-
-    def run(
-        name: str, team: FakeTeam, *, seconds: float = 1.0, size: int = SIZE, **state: Any
-    ) -> tuple[list[Metric], Any]:
-        def allocate(size: int, pages: str, node: int | None) -> pools.FilledPool:
-            return attrs.evolve(fake_pool(size, node, pages, **state), filled=[])
-
-        monkeypatch.setattr(pools, "make_team", lambda cpus: team)
-        monkeypatch.setattr(pools, "allocate", allocate)
-        fields = {"KernelPageSize": 4096, "AnonHugePages": 0, "Swap": 0}
-        monkeypatch.setattr(pools, "smaps_fields", lambda address: fields)
-        inventory = make_inventory("vm")
-        context = FakeContext(inventory, seconds)
-        return list(MemoryProbe().run(_case(inventory, name, size), context)), context
-
-    return run
 
 
 def _proof(metric: Metric, name: str) -> Proof:
@@ -105,7 +70,7 @@ def test_the_image_is_given_back_when_the_worker_ends_and_not_within_the_case(
     monkeypatch.setattr(pools, "allocate", allocate)
     monkeypatch.setattr(pools, "make_team", lambda cpus: FakeTeam([0, 1]))
     inventory = make_inventory("vm")
-    case = _two_pools(_case(inventory, "residency.image"), "small", "small")
+    case = _two_pools(case_on_two_cpus(inventory, "residency.image"), "small", "small")
     for refuse in (False, True):
         given.clear()
         context = FakeContext(inventory)
@@ -134,7 +99,7 @@ def test_all_pools_of_the_image_together_must_be_available(
     monkeypatch.setattr(pools, "make_team", lambda cpus: FakeTeam([0, 1]))
     monkeypatch.setattr(pools, "available_bytes", lambda: SIZE * 3 // 2)
     inventory = make_inventory("vm")
-    case = _two_pools(_case(inventory, "residency.image"), *kinds)
+    case = _two_pools(case_on_two_cpus(inventory, "residency.image"), *kinds)
     if fits:
         list(MemoryProbe().run(case, FakeContext(inventory)))
         assert len(touched) == 2
@@ -243,3 +208,14 @@ def test_wrong_words_are_told_from_refused_memory(fake) -> None:
     assert held.state is State.FAILED
     # The thread that found wrong words vouches for none of its bytes.
     assert [sample.value for sample in held.samples] == [SIZE / 2]
+
+
+def test_right_bytes_and_wrong_words_add_up_over_all_slices(fake) -> None:
+    def bend(call: str, nth: int, threads: list[FakeThread]) -> None:
+        if (call, nth) in (("verify", 0), ("verify", 1)):
+            threads[0].value = 3
+
+    size = 3 * 2 * pools.TOUCH_SLICE
+    held, _ = fake("residency.image", FakeTeam([0, 1], bend=bend), size=size)[0]
+    assert [sample.value for sample in held.samples] == [size * 4 / 6]
+    assert "6 words do not" in _proof(held, "checksum").detail
