@@ -20,6 +20,7 @@ def command(run: str, output: str | None, store_location: str | None) -> int:
     from k3gate.store.bundle import export_run
 
     with open_store(store_location, create=False) as store:
+        store.abandon_dead()
         run_id = store.resolve(run)
         path = Path(output or f"{run_id}.k3run")
         export_run(store, run_id, path)

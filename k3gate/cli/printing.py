@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 
 import click
 
-from k3gate.records import CheckResult, GateResult, Metric, RunRecord, StepResult, Verdict
-from k3gate.units import duration, quantity
+from k3gate.records import CheckResult, GateResult, Metric, Outcome, RunRecord, State, StepResult, Verdict
+from k3gate.units import count, duration, quantity
 
 MARKS = {
     Verdict.PASS: ("+", "green"),
@@ -52,8 +52,10 @@ def wrapped(text: str, indent: int) -> str:
 
 def print_gate(result: GateResult, *, every_check: bool) -> None:
     """The gate: steps, then checks with their reasons; without `every_check` only those that decide."""
-    for step in result.steps:
-        _print_step(step, every_check)
+    shown = sum(_print_step(step, every_check) for step in result.steps)
+    hidden = sum(len(step.checks) for step in result.steps) - shown
+    if hidden:
+        say(f"{count(hidden, 'more check')}: k3gate gate {result.run} --all")
     for notice in result.notices:
         say(wrapped(f"note: {notice}", 0))
     waived = f" with {result.waivers} waiver{'s' if result.waivers != 1 else ''}" if result.waivers else ""
@@ -61,15 +63,25 @@ def print_gate(result: GateResult, *, every_check: bool) -> None:
     say(f"Gate: {verdict_word(result.verdict)}{waived}   target {result.target}, criteria {result.criteria}")
 
 
-def _print_step(step: StepResult, every_check: bool) -> None:
+def _print_step(step: StepResult, every_check: bool) -> int:
+    """Print a step; returns how many of its checks were shown."""
     say(f"{step.step}  {step.name:<14}{verdict_word(step.verdict)}")
-    for check in step.checks:
-        decides = check.verdict is step.verdict and check.verdict is not Verdict.PASS
-        if every_check or decides:
-            _print_check(check, every_check)
+    shown = [
+        check
+        for check in step.checks
+        if every_check or (check.verdict is step.verdict and check.verdict is not Verdict.PASS)
+    ]
+    for check, following in zip(shown, [*shown[1:], None], strict=True):
+        # One remedy often settles a whole step: it is told once, under the last check that it settles.
+        repeated = following is not None and (check.remedy, check.verdict) == (
+            following.remedy,
+            following.verdict,
+        )
+        _print_check(check, every_check, remedy=every_check or not repeated)
+    return len(shown)
 
 
-def _print_check(check: CheckResult, full: bool) -> None:
+def _print_check(check: CheckResult, full: bool, *, remedy: bool) -> None:
     name = check.id.split(".", 1)[-1]
     say(f"     {verdict_word(check.verdict)}  {name}")
     if check.verdict is Verdict.NOT_APPLICABLE and not full:
@@ -80,7 +92,8 @@ def _print_check(check: CheckResult, full: bool) -> None:
         say(wrapped(check.reason, 9))
     if check.waiver:
         say(wrapped(f"waived by {check.waiver.who} on {check.waiver.when}: {check.waiver.why}", 9))
-    if full and check.remedy and check.verdict in (Verdict.FAIL, Verdict.UNPROVEN):
+    open_ = (Verdict.FAIL, Verdict.UNPROVEN) if full else (Verdict.UNPROVEN,)
+    if remedy and check.remedy and check.verdict in open_:
         say(wrapped(f"what to do: {check.remedy}", 9))
 
 
@@ -93,26 +106,42 @@ def metric_value(metric: Metric) -> str:
     return text
 
 
+_BEST_FIRST = (
+    State.OK,
+    State.NOT_RUN,
+    State.UNSTABLE,
+    State.NOT_PRESENT,
+    State.NOT_PERMITTED,
+    State.FAILED,
+)
+
+
 def print_measurements(record: RunRecord) -> None:
-    """One line a metric: case, value, interval, rounds, state; the reason under it where there is one."""
-    rows = []
-    for outcome in record.outcomes:
+    """One line a metric: case, value, interval, state; the reason under it where there is one.
+
+    The worse of the states of a case and its metric is shown: a case that crashed has samples, and they are none
+    of a case that went well. What others did meanwhile comes last.
+    """
+    for outcome in sorted(record.outcomes, key=lambda outcome: outcome.probe == "machine"):
+        name = f"{outcome.probe}/{outcome.case}"
         if not outcome.metrics:
-            rows.append((f"{outcome.probe}/{outcome.case}", "", outcome.state.value, outcome.reason or ""))
+            _print_row(name, "", outcome.state, outcome.reason)
         for metric in outcome.metrics:
-            state = metric.state.value if metric.state.value != "ok" else outcome.state.value
-            rows.append(
-                (
-                    f"{outcome.probe}/{outcome.case}",
-                    f"{metric.name} {metric_value(metric)}",
-                    state,
-                    metric.reason or outcome.reason or "",
-                )
-            )
-    for case, value, state, reason in rows:
-        say(f"{case:<28} {value}{'  ' if value else ''}[{state}]")
-        if reason:
-            say(wrapped(reason, 5))
+            both: tuple[Metric | Outcome, ...] = (metric, outcome)
+            worse = max(both, key=lambda one: _BEST_FIRST.index(one.state))
+            _print_row(name, f"{metric.name} {metric_value(metric)}  ", worse.state, worse.reason)
+
+
+def _print_row(name: str, value: str, state: State, reason: str | None) -> None:
+    say(f"{name:<28} {value}[{state.value}]")
+    if reason:
+        say(wrapped(reason, 5))
+
+
+def print_left_out(record: RunRecord) -> None:
+    """What of the plan was left out, and why."""
+    for one in record.run.left_out:
+        say(wrapped(f"left out: {one.probe}/{one.case}: {one.reason}", 0))
 
 
 def run_line(record: RunRecord) -> str:

@@ -20,7 +20,7 @@ from k3gate.cli.options import (
 )
 from k3gate.cli.output import check_output, write_output
 from k3gate.documents import printable
-from k3gate.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_PROBE_FAILED, EXIT_USAGE, UsageError
+from k3gate.errors import EXIT_FAIL, EXIT_INTERRUPTED, EXIT_OK, EXIT_PROBE_FAILED, EXIT_USAGE, UsageError
 from k3gate.records import State
 
 if TYPE_CHECKING:
@@ -64,7 +64,9 @@ if TYPE_CHECKING:
 )
 @click.option("--dry-run", is_flag=True, help="Show the cases, seconds and bytes; measure nothing.")
 @click.option("--report", "report_path", metavar="FILE", help="Write the HTML report too.")
-@click.option("--enforce", is_flag=True, help="Exit by the gate's verdict: 0 pass, 1 fail, 3 unproven.")
+@click.option(
+    "--enforce", is_flag=True, help="Exit by the verdict: 0 pass, 1 fail, 3 unproven; 4 a probe failed."
+)
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 @json_option
 @store_option
@@ -149,10 +151,14 @@ def command(
     _publish(judged, as_json=as_json, report_path=report_path if written else None)
     if not written:
         return EXIT_USAGE
-    if enforce:
-        return exit_code(judged.result.verdict)
+    return _code(judged, enforce)
+
+
+def _code(judged: Judged, enforce: bool) -> int:
+    """A failed probe wins over pass and unproven, which it may have caused; a fail stands by other evidence."""
+    code = exit_code(judged.result.verdict) if enforce else EXIT_OK
     failed = any(outcome.state is State.FAILED for outcome in judged.record.outcomes)
-    return EXIT_PROBE_FAILED if failed else EXIT_OK
+    return EXIT_PROBE_FAILED if failed and code != EXIT_FAIL else code
 
 
 def _show_plan(prepared: Prepared, as_json: bool) -> int:
@@ -187,7 +193,7 @@ def _publish(judged: Judged, *, as_json: bool, report_path: str | None) -> None:
     """The JSON document or the text on stdout, and the report's path."""
     from pathlib import Path
 
-    from k3gate.cli.printing import print_gate, print_measurements, run_line, say
+    from k3gate.cli.printing import print_gate, print_left_out, print_measurements, run_line, say
     from k3gate.harness import stored
 
     record, result = judged.record, judged.result
@@ -198,8 +204,7 @@ def _publish(judged: Judged, *, as_json: bool, report_path: str | None) -> None:
         say(_split_line(record))
         say()
         print_measurements(record)
-        for one in record.run.left_out:
-            say(f"left out: {one.probe}/{one.case}: {one.reason}")
+        print_left_out(record)
         say()
         print_gate(result, every_check=False)
     if report_path:

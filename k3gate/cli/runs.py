@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from k3gate.cli.options import json_option, print_json, store_option
+from k3gate.errors import UsageError
 
 
 @click.command("runs", short_help="List the stored runs.")
@@ -17,14 +20,21 @@ def command(as_json: bool, store_location: str | None) -> int:
     from k3gate.store import open_store
     from k3gate.units import duration
 
-    with open_store(store_location, create=False) as store:
-        store.abandon_dead()
-        runs = store.runs()
+    try:
+        with open_store(store_location, create=False) as store:
+            store.abandon_dead()
+            runs = store.runs()
+    except UsageError as error:
+        # Before the first run there is no store yet; one that was named must be there.
+        named = store_location or os.environ.get("K3GATE_STORE")
+        if named or not str(error).startswith("there is no store"):
+            raise
+        runs = []
     if as_json:
         print_json({"runs": [plain(run) for run in runs]})
         return 0
     if not runs:
-        say("The store holds no runs yet; k3gate run makes one.")
+        say("The store holds no runs yet: k3gate run makes one.")
         return 0
     rows = [
         (

@@ -14,7 +14,7 @@ from k3gate.cli.options import json_option, print_json, store_option, word
 @store_option
 def command(run: str, samples: bool, as_json: bool, store_location: str | None) -> int:
     """Show RUN (default: latest) as it was measured, whatever its status; nothing is judged."""
-    from k3gate.cli.printing import print_measurements, run_line, say, wrapped
+    from k3gate.cli.printing import print_left_out, print_measurements, run_line, say, wrapped
     from k3gate.harness import stored
     from k3gate.store import open_store
     from k3gate.units import quantity
@@ -32,8 +32,7 @@ def command(run: str, samples: bool, as_json: bool, store_location: str | None) 
         say(wrapped(f"note: {notice}", 0))
     say()
     print_measurements(record)
-    for one in record.run.left_out:
-        say(wrapped(f"left out: {one.probe}/{one.case}: {one.reason}", 0))
+    print_left_out(record)
     proofs = [
         (outcome, metric, proof)
         for outcome in record.outcomes

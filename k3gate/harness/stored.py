@@ -44,6 +44,7 @@ def judge(
     `criteria` None is the shipped file; `target` None the one that the run was made for.
     Raises `UsageError` for a reference, criteria or target that cannot be used, before anything is stored.
     """
+    store.abandon_dead()
     record = store.load(store.resolve(reference))
     rules = criteria_module.load(criteria)
     aim = targets.load(target or record.run.target or DEFAULT_TARGET)
@@ -100,6 +101,7 @@ def compare(store: Store, a: str, b: str) -> Comparison:
     """Compare run B with run A, both from the store."""
     from k3gate.analysis import comparison
 
+    store.abandon_dead()
     first, second = store.resolve(a), store.resolve(b)
     if first == second:
         raise UsageError(f"{a!r} and {b!r} are the same run {first}: name two runs (k3gate runs lists them)")

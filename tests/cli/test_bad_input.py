@@ -213,7 +213,7 @@ def test_a_home_that_cannot_be_written(cli, tmp_path: Path) -> None:
             folder.chmod(0o755)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("XDG_")}
     done = subprocess.run(
-        ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *_python(), "runs"],
+        ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *_python(), *RUN],
         capture_output=True,
         text=True,
         env={**environment, "HOME": str(home)},

@@ -211,3 +211,79 @@ def test_a_worker_that_dies_costs_its_case_alone(cli, kind: str) -> None:
     assert {o["state"] for o in outcomes.values()} <= {"ok", "unstable"}
     assert all(len(o["rounds"]) == 3 for o in outcomes.values())
     assert document["run"]["status"] == "complete"
+
+
+def test_a_crashed_case_is_shown_as_crashed_and_the_circumstances_last(cli) -> None:
+    done = cli("run", "--probe", "selftest", "-q", env={"K3GATE_SELFTEST_FAULT": "hash.64k:2:crash"})
+    assert done.code == 4
+    for shown in (done.out, cli("show").out):
+        line = re.search(r"^selftest/hash.64k .*\n.*", shown, re.M).group()
+        assert "[failed]\n" in line
+        assert "SIGSEGV" in line
+        cases = re.findall(r"^(?:selftest|machine)/\S+", shown, re.M)
+        assert cases[-1] == "machine/idle"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "failed", "enforced", "code"),
+    [
+        ("pass", False, True, 0),
+        ("pass", True, True, 4),
+        ("unproven", False, True, 3),
+        ("unproven", True, True, 4),
+        ("fail", True, True, 1),
+        ("fail", True, False, 4),
+        ("fail", False, False, 0),
+    ],
+)
+def test_a_failed_probe_wins_over_pass_and_unproven(
+    verdict: str, failed: bool, enforced: bool, code: int
+) -> None:
+    from types import SimpleNamespace
+
+    from k3gate.cli.run import _code
+    from k3gate.records import State, Verdict
+
+    outcome = SimpleNamespace(state=State.FAILED if failed else State.UNSTABLE)
+    judged = SimpleNamespace(
+        result=SimpleNamespace(verdict=Verdict(verdict)), record=SimpleNamespace(outcomes=(outcome,))
+    )
+    assert _code(judged, enforced) == code
+
+
+def test_the_gate_says_what_it_does_not_show_and_what_would_settle_the_rest(cli, selftest: str) -> None:
+    short, full = cli("gate", selftest).out, cli("gate", selftest, "--all").out
+    hidden = int(re.search(rf"^(\d+) more checks: k3gate gate {selftest} --all$", short, re.M).group(1))
+    checks = r"^     . \w+( \w+)?  \w+$"
+    assert len(re.findall(checks, full, re.M)) - len(re.findall(checks, short, re.M)) == hidden
+    assert "more checks" not in full
+    assert short.count("does not read checkpoints") == 1, "once for the checks of a step, not under each"
+    assert full.count("does not read checkpoints") > 1
+
+
+def test_lines_on_what_is_left_out_fit_the_page(cli) -> None:
+    measured = cli("run", "--probe", "memory", "--only", "memory/read.core*", "-q", "--rounds", "1")
+    for done in (measured, cli("show")):
+        assert done.code == 0, done.err
+        assert all(len(line) <= 110 for line in done.out.splitlines()), done.out
+
+
+@pytest.mark.parametrize("command", ["gate", "report", "diff", "export", "waive"])
+def test_a_killed_run_is_marked_by_every_command(cli, selftest: str, tmp_path: Path, command: str) -> None:
+    import sqlite3
+
+    with sqlite3.connect(tmp_path / "runs.sqlite") as store:
+        store.execute("UPDATE run SET status = 'running', boot = 'before' WHERE id = ?", (selftest,))
+    more = {"diff": ["x"], "waive": ["roofline.local", "--who", "me", "--why", "x"]}
+    cli(command, selftest, *more.get(command, []))
+    with sqlite3.connect(tmp_path / "runs.sqlite") as store:
+        assert store.execute("SELECT status FROM run").fetchall() == [("abandoned",)]
+
+
+def test_before_the_first_run_there_are_no_runs(cli, tmp_path: Path) -> None:
+    place = {"K3GATE_STORE": "", "XDG_DATA_HOME": str(tmp_path / "data")}
+    done = cli("runs", env=place)
+    assert (done.code, done.err) == (0, "")
+    assert "no runs yet: k3gate run" in done.out
+    assert cli("runs", "--json", env=place).json() == {"runs": []}
+    assert "there is no store" in cli("show", env=place).complaint()
