@@ -10,6 +10,7 @@ from k3gate.cli import early  # before anything that takes its time
 
 # isort: split
 import importlib
+import re
 import sys
 from typing import Any
 
@@ -141,5 +142,5 @@ def complain(message: str) -> None:
     from k3gate.documents import printable
 
     words = [w if len(w) <= LONGEST_WORD else f"{w[:80]}...{w[-20:]}" for w in message.split()]
-    line = printable(" ".join(words))
+    line = re.sub(r"'([^\s'/]{80})[^\s'/]+'", r"'\1...'", printable(" ".join(words)))
     print("k3gate: " + (line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE] + " ..."), file=sys.stderr)

@@ -165,6 +165,14 @@ def test_text_that_is_no_name_is_one_short_line(
     assert command == ("import",) or not list(tmp_path.iterdir())
 
 
+def test_a_long_word_is_shown_by_its_beginning(capsys: pytest.CaptureFixture[str]) -> None:
+    from k3gate.cli import invoke
+
+    for command in (["run", "--probe"], ["run", "--profile"], ["run", "--target"], []):
+        assert invoke([*command, "x" * 150]) == 2
+        assert "'" + "x" * 80 + "...'" in capsys.readouterr().err
+
+
 def test_bytes_that_are_no_text_are_shown_as_escapes(cli, selftest: str, tmp_path: Path) -> None:
     assert "'\\udcff'" in cli("run", "--machine", "\udcff").complaint()
     assert "\\udcff: make a run" in cli("show", "--store", tmp_path / "\udcff").complaint()
