@@ -53,7 +53,8 @@ def test_progress_that_nobody_reads_costs_no_run(tmp_path: Path, stderr: str) ->
 
 
 def test_a_report_that_fails_after_measuring_says_where_the_run_is(tmp_path: Path) -> None:
-    line = f"(mkdir away; cd away; (sleep 0.7; rm -r ../away) & {PROGRAM} run --probe selftest -q --report $PWD/r.html)"
+    gone = "(until [ -s ../runs.sqlite ]; do sleep 0.05; done; rm -r ../away)"
+    line = f"(mkdir away; cd away; {gone} & {PROGRAM} run --probe selftest -q --report $PWD/r.html)"
     done = shell(line, tmp_path)
     assert done.returncode == 2, done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
