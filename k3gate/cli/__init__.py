@@ -9,7 +9,9 @@ from __future__ import annotations
 from k3gate.cli import early  # before anything that takes its time
 
 # isort: split
+import errno
 import importlib
+import os
 import re
 import sys
 from typing import Any
@@ -117,8 +119,11 @@ def invoke(arguments: list[str]) -> int:
         return EXIT_BROKEN_PIPE
     except OSError as error:
         streams.silence(1)
-        what = f"cannot use {error.filename!r}" if error.filename else "cannot write the output"
-        complain(f"{what}: {error.strerror or error}; what was stored is kept: k3gate runs lists it")
+        reason = error.strerror or str(error)
+        if error.filename and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            complain(f"cannot use {os.fsdecode(error.filename)!r}: {reason}; name another path")
+            return EXIT_USAGE
+        complain(f"cannot write the output: {reason}; what was stored is kept: k3gate runs lists it")
         return EXIT_PROBE_FAILED
     return result if isinstance(result, int) else 0
 

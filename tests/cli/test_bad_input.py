@@ -182,6 +182,18 @@ def test_bytes_that_are_no_text_are_shown_as_escapes(cli, selftest: str, tmp_pat
     assert b"\xff.html" in [os.fsencode(entry.name) for entry in tmp_path.iterdir()]
 
 
+def test_a_path_that_the_system_refuses_is_bad_input(cli, selftest: str) -> None:
+    long = "x" * 300
+    for command in (
+        ("export", "-o"),
+        (*RUN, "--target"),
+        (*RUN, "--criteria"),
+        ("report", "-o"),
+        ("import",),
+    ):
+        assert "name too long" in cli(*command, long).complaint().lower()
+
+
 def test_a_pipe_or_a_device_is_no_criteria_file(cli, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.toml")
     for name in ("pipe.toml", "/dev/zero", "/dev/tty", "."):
