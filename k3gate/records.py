@@ -223,6 +223,7 @@ class Machine:
     hypervisor: str | None = None
     container: str | None = None
     wsl: bool | None = None
+    power_supplies: int | None = None
 
 
 @frozen
@@ -245,6 +246,29 @@ class Amx:
     int8: bool | None = None
     bf16: bool | None = None
     granted: bool | None = None
+
+
+@frozen
+class CpuSocket:
+    """A socket of the board as the firmware tells of it; `populated` False: it is empty."""
+
+    designation: str | None = None
+    populated: bool | None = None
+    model: str | None = None
+    cores: int | None = None
+    threads: int | None = None
+    max_hz: float | None = None
+
+
+@frozen
+class ExpansionSlot:
+    """An expansion slot of the board; `address` is that of the device in it, 0000:41:00.0."""
+
+    designation: str | None = None
+    kind: str | None = None
+    width: str | None = None
+    in_use: bool | None = None
+    address: str | None = None
 
 
 @frozen
@@ -280,6 +304,7 @@ class Cpu:
     scaling_driver: str | None = None
     boost: bool | None = None
     max_hz: float | None = None
+    socket_list: tuple[CpuSocket, ...] | None = None
 
 
 @frozen
@@ -293,7 +318,12 @@ class HugePagePool:
 
 @frozen
 class NumaNode:
-    """One NUMA node by its real id. `cpus` are the online ones; `memory_bytes` None: unknown, 0: has none."""
+    """One NUMA node by its real id. `cpus` are the online ones; `memory_bytes` None: unknown, 0: has none.
+
+    `kind`: dram, hbm, pmem, cxl, gpu or unknown; a node with CPUs is dram or unknown. `nearest`: the node with
+    CPUs nearest to a node without. `performance`: what the firmware tells CPUs of the memory, in B/s and s, by
+    read_bandwidth, read_latency, write_bandwidth, write_latency.
+    """
 
     id: int
     cpus: tuple[int, ...]
@@ -302,6 +332,9 @@ class NumaNode:
     kind: str = "unknown"
     distances: Mapping[int, int] = field(factory=dict)
     huge_pages: tuple[HugePagePool, ...] = ()
+    nearest: int | None = None
+    memory_side_cache_bytes: int | None = None
+    performance: Mapping[str, float] = field(factory=dict)
 
 
 @frozen
@@ -314,8 +347,65 @@ class Numa:
 
 
 @frozen
+class Dimm:
+    """One slot and what is in it. Place and locators as the board writes them; no serial number.
+
+    `bytes` is 0 and `kind` None where nothing is installed. Kinds: dram, pmem, hbm, cxl (on a card, on no
+    memory channel of a processor) and unknown.
+    """
+
+    locator: str | None = None
+    bank: str | None = None
+    socket: int | None = None
+    controller: int | None = None
+    channel: str | None = None
+    slot: int | None = None
+    bytes: int | None = None
+    populated: bool | None = None
+    kind: str | None = None
+    memory_type: str | None = None
+    rated_mts: int | None = None
+    configured_mts: int | None = None
+    rank: int | None = None
+    part_number: str | None = None
+    manufacturer: str | None = None
+    technology: str | None = None
+
+
+@frozen
+class Channel:
+    """One memory channel. `modules` of any kind, `dram` of them DRAM; `configured_mts` its lowest rate.
+
+    `processor` False: its socket is empty, so that the channel cannot be used.
+    """
+
+    name: str
+    slots: tuple[str, ...]
+    modules: int
+    dram: int
+    dram_bytes: int | None
+    configured_mts: int | None
+    processor: bool = True
+
+
+@frozen
+class MemoryArray:
+    """A set of memory slots of the board; `maximum_bytes` is what they may hold at most."""
+
+    location: str | None = None
+    ecc: str | None = None
+    maximum_bytes: int | None = None
+    devices: int | None = None
+
+
+@frozen
 class Memory:
-    """Memory in bytes. The DIMM fields come from firmware tables; None where these cannot be read."""
+    """Memory in bytes, rates in MT/s. All from `slots` on is from firmware tables; None where unreadable.
+
+    `channels` have at least one DRAM module, and `empty_channels` none though their processor is there.
+    `theoretical_bytes_per_s` is populated channels x configured rate x 8; `full_bytes_per_s` that of all
+    channels. `derating_percent`: how far the module that is slowed most runs below its rated speed.
+    """
 
     total_bytes: int | None = None
     available_bytes: int | None = None
@@ -327,7 +417,57 @@ class Memory:
     configured_mts: int | None = None
     rated_mts: int | None = None
     theoretical_bytes_per_s: float | None = None
-    dimms: tuple[Mapping[str, Any], ...] | None = None
+    full_bytes_per_s: float | None = None
+    derating_percent: float | None = None
+    dram_bytes: int | None = None
+    pmem_bytes: int | None = None
+    modules_per_channel: int | None = None
+    mixed_sizes: bool | None = None
+    mixed_speeds: bool | None = None
+    mixed_parts: bool | None = None
+    channel_list: tuple[Channel, ...] | None = None
+    empty_channels: tuple[str, ...] | None = None
+    dimms: tuple[Dimm, ...] | None = None
+    arrays: tuple[MemoryArray, ...] | None = None
+    notes: tuple[str, ...] = ()
+
+
+@frozen
+class EdacModule:
+    """A memory module, rank or channel of a row of chips as an EDAC driver tells of it; `mode`: how it corrects."""
+
+    id: str
+    label: str | None = None
+    location: str | None = None
+    bytes: int | None = None
+    memory_type: str | None = None
+    mode: str | None = None
+    corrected: int | None = None
+    uncorrected: int | None = None
+
+
+@frozen
+class EdacController:
+    """A memory controller and its error counts in the `seconds` since they were last set to zero."""
+
+    id: str
+    name: str | None = None
+    bytes: int | None = None
+    corrected: int | None = None
+    uncorrected: int | None = None
+    seconds: int | None = None
+    modules: tuple[EdacModule, ...] = ()
+
+
+@frozen
+class Edac:
+    """Memory errors that the kernel counted. `driver_present` False: none are counted, which is not zero."""
+
+    driver_present: bool | None = None
+    controllers: tuple[EdacController, ...] = ()
+    corrected: int | None = None
+    uncorrected: int | None = None
+    memory_type: str | None = None
 
 
 @frozen
@@ -377,6 +517,7 @@ class Inventory:
     gpus: tuple[Mapping[str, Any], ...] | None = None
     storage: tuple[Mapping[str, Any], ...] | None = None
     sensors: tuple[Mapping[str, Any], ...] | None = None
+    slots: tuple[ExpansionSlot, ...] | None = None
     findings: tuple[Finding, ...] = ()
     provenance: Mapping[str, Provenance] = field(factory=dict)
     root: str = "/"

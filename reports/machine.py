@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from attrs import frozen
 
 from k3gate import units
+from k3gate.documents import plain
 from k3gate.records import GateResult, Inventory, RunRecord, RunStatus
 from k3gate.reports import words
 from k3gate.units import NBSP
@@ -213,7 +215,8 @@ def tables(inventory: Inventory) -> Iterable[tuple[str, list[tuple[str, str, str
             continue
         alike: dict[str, list[int]] = {}
         for place, device in enumerate(devices):
-            pairs = (f"{k.replace('_', ' ')}: {UNKNOWN if v is None else v}" for k, v in device.items())
+            properties: dict[str, Any] = plain(device)
+            pairs = (f"{k.replace('_', ' ')}: {UNKNOWN if v is None else v}" for k, v in properties.items())
             alike.setdefault("; ".join(pairs), []).append(place)
         rows = [
             (units.cpu_list(places).replace("-", "–"), f"{len(places):,}", text)

@@ -16,7 +16,7 @@ from attrs import evolve, field, frozen
 
 from k3gate.host.locators import Place, locate
 from k3gate.host.smbios import MemoryArray, MemoryDevice, Processor
-from k3gate.records import State
+from k3gate.records import Channel, Dimm, State
 
 _T = TypeVar("_T")
 
@@ -56,48 +56,6 @@ class Reason:
 
     state: State
     text: str
-
-
-@frozen
-class Dimm:
-    """One slot and what is in it. Place and locators as the board writes them; no serial number.
-
-    `bytes` is 0 and `kind` None where nothing is installed. Kinds: dram, pmem, hbm, cxl (on a card, on no
-    memory channel of a processor) and unknown.
-    """
-
-    locator: str | None = None
-    bank: str | None = None
-    socket: int | None = None
-    controller: int | None = None
-    channel: str | None = None
-    slot: int | None = None
-    bytes: int | None = None
-    populated: bool | None = None
-    kind: str | None = None
-    memory_type: str | None = None
-    rated_mts: int | None = None
-    configured_mts: int | None = None
-    rank: int | None = None
-    part_number: str | None = None
-    manufacturer: str | None = None
-    technology: str | None = None
-
-
-@frozen
-class Channel:
-    """One memory channel. `modules` of any kind, `dram` of them DRAM; `configured_mts` its lowest rate.
-
-    `processor` False: its socket is empty, so that the channel cannot be used.
-    """
-
-    name: str
-    slots: tuple[str, ...]
-    modules: int
-    dram: int
-    dram_bytes: int | None
-    configured_mts: int | None
-    processor: bool = True
 
 
 @frozen

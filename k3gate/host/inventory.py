@@ -9,8 +9,8 @@ from attrs import evolve
 
 from k3gate import documents
 from k3gate.errors import UsageError
-from k3gate.host import cpu, findings, kernel, limits, machine, memory, numa
-from k3gate.host.files import Root
+from k3gate.host import cpu, findings, firmware, kernel, limits, machine, memory, numa, syscalls
+from k3gate.host.files import TABLE, Root, open_root
 from k3gate.host.notes import Notes
 from k3gate.records import Inventory, State
 
@@ -43,24 +43,28 @@ _NOT_YET = {
 }
 
 
-def read(root: str | Path = "/", *, name: str | None = None) -> Inventory:
-    """What the machine below `root` is: the live one, or the unpacked files of another.
+def read(root: str | Path | Root = "/", *, name: str | None = None) -> Inventory:
+    """What the machine below `root` is: the live one, or another's files in a folder or an archive.
 
     Reads only, needs no rights, never measures. `name` becomes `machine.name`. Facts that cannot be had are
     None and have a reason in `provenance`. `UsageError` where `root` is no machine.
     """
-    base = Root(root)
-    if not base.exists("sys/devices/system/cpu") and not base.exists("proc/cpuinfo"):
+    base = root if isinstance(root, Root) else open_root(root)
+    place = documents.printable(base.path if isinstance(root, Root) else str(root)).replace("\n", "\\n")
+    if not (base.exists(TABLE) or base.names("sys") or base.names("proc")):
         raise UsageError(
-            f"{documents.printable(str(root))}: not a machine (it has neither sys/devices/system/cpu nor "
-            "proc/cpuinfo); give the folder that stands for /"
+            f"{place}: not a machine (it holds neither sys nor proc nor a firmware table DMI.bin); give the "
+            "folder that stands for /, or a capture"
         )
+    syscalls.prepare(base)
     notes = Notes()
-    own = machine.read(base, notes, name)
-    processors = cpu.read(base, notes)
-    amounts = memory.read(base, notes)
+    table = firmware.read(base)
+    own = machine.read(base, notes, name, table)
+    processors = firmware.complete(cpu.read(base, notes), notes, table)
+    amounts = memory.read(base, notes, table, processors, own.virtual)
     nodes = numa.read(base, notes, processors, amounts)
     settings = kernel.read(base, notes, processors.architecture)
+    own, settings = syscalls.recall(base, notes, own, settings)
     bounds = limits.read(base, notes, processors, amounts, nodes)
     for field, reason in _NOT_YET.items():
         notes.unknown(field, State.NOT_RUN, None, reason)
@@ -71,8 +75,9 @@ def read(root: str | Path = "/", *, name: str | None = None) -> Inventory:
         memory=amounts,
         kernel=settings,
         limits=bounds,
+        slots=firmware.slots(notes, table),
         provenance=dict(sorted(notes.entries.items())),
-        root="/" if base.live else documents.printable(str(root)),
+        root="/" if base.live else place,
     )
     return evolve(inventory, findings=findings.find(inventory))
 

@@ -10,7 +10,8 @@ from attrs import evolve
 
 from k3gate import documents
 from k3gate.host import parsing, virtual
-from k3gate.host.files import Root
+from k3gate.host.files import Reading, Root
+from k3gate.host.firmware import Firmware, power_supplies
 from k3gate.host.notes import Notes
 from k3gate.records import Cpu, Machine, Memory, Numa, State
 
@@ -25,17 +26,25 @@ _PLACEHOLDER = re.compile(
 )
 
 
-def read(root: Root, notes: Notes, name: str | None) -> Machine:
-    """The `Machine` record but for its fingerprint."""
-    vendor = _firmware(root, notes, "machine.vendor", "sys_vendor")
-    product = _firmware(root, notes, "machine.product", "product_name")
+def read(root: Root, notes: Notes, name: str | None, table: Firmware) -> Machine:
+    """The `Machine` record but for its fingerprint. The kernel's strings, else those of the table."""
+    told = _told(table)
+
+    def string(field: str, file: str) -> str | None:
+        found = _firmware(root, notes, f"machine.{field}", file)
+        if found is None and (text := told.get(file)):
+            found = notes.parse(f"machine.{field}", Reading(table.source, text, State.OK), _named)
+        return found
+
+    vendor = string("vendor", "sys_vendor")
+    product = string("product", "product_name")
     if product is None and root.exists(_DEVICE_TREE):
         product = notes.take("machine.product", root, _device_tree, _DEVICE_TREE)
-    maker = _firmware(root, notes, "machine.board_vendor", "board_vendor")
-    board = _firmware(root, notes, "machine.board", "board_name")
+    maker = string("board_vendor", "board_vendor")
+    board = string("board", "board_name")
     notes.entries.pop("machine.board_vendor", None)
     firmware = {
-        key: _firmware(root, notes, f"machine.firmware.{key}", file)
+        key: string(f"firmware.{key}", file)
         for key, file in (
             ("vendor", "bios_vendor"),
             ("version", "bios_version"),
@@ -61,7 +70,26 @@ def read(root: Root, notes: Notes, name: str | None) -> Machine:
         hypervisor=around.hypervisor,
         container=around.container,
         wsl=around.wsl,
+        power_supplies=power_supplies(notes, table),
     )
+
+
+def _told(firmware: Firmware) -> dict[str, str | None]:
+    """The table's strings by the names of the files in which the kernel shows them."""
+    table = firmware.table
+    if table is None:
+        return {}
+    board = table.boards[0] if table.boards else None
+    return {
+        "sys_vendor": table.system.manufacturer if table.system else None,
+        "product_name": table.system.product if table.system else None,
+        "board_vendor": board.manufacturer if board else None,
+        "board_name": board.product if board else None,
+        "bios_vendor": table.bios.vendor if table.bios else None,
+        "bios_version": table.bios.version if table.bios else None,
+        "bios_date": table.bios.date if table.bios else None,
+        "bios_release": table.bios.release if table.bios else None,
+    }
 
 
 def with_fingerprint(machine: Machine, notes: Notes, cpu: Cpu, numa: Numa, memory: Memory) -> Machine:

@@ -4,33 +4,62 @@ from __future__ import annotations
 
 import re
 
-from k3gate.host import parsing
+from attrs import evolve
+
+from k3gate.host import dimms, parsing
+from k3gate.host.channels import channels_per_socket
 from k3gate.host.files import Root
+from k3gate.host.firmware import Firmware
 from k3gate.host.notes import Notes
-from k3gate.records import HugePagePool, Memory, State
+from k3gate.records import Cpu, HugePagePool, Memory, MemoryArray, State
 
 MEMINFO = "proc/meminfo"
 _POOL = re.compile(r"hugepages-(\d{1,12})kB", re.ASCII)
-_FIRMWARE_FIELDS = (
-    "slots",
-    "populated",
-    "channels",
-    "configured_mts",
-    "rated_mts",
-    "theoretical_bytes_per_s",
-    "dimms",
-)
 
 
-def read(root: Root, notes: Notes) -> Memory:
-    """The `Memory` record: totals as the kernel counts them (installed memory less what it reserves)."""
-    for name in _FIRMWARE_FIELDS:
-        notes.unknown(
-            f"memory.{name}",
-            State.NOT_RUN,
-            None,
-            "this version does not read the firmware's memory table yet",
+def read(root: Root, notes: Notes, firmware: Firmware, cpu: Cpu, virtual: bool | None) -> Memory:
+    """The `Memory` record: totals as the kernel counts them (installed memory less what it reserves), and the
+    modules as the firmware tells of them; of a guest's table nothing is believed."""
+    return _with_modules(_totals(root, notes), notes, firmware, cpu, virtual)
+
+
+def _with_modules(memory: Memory, notes: Notes, firmware: Firmware, cpu: Cpu, virtual: bool | None) -> Memory:
+    table = firmware.table
+    found = dimms.summarize(
+        None if table is None else table.devices,
+        () if table is None else table.arrays,
+        () if table is None else table.processors,
+        virtual=virtual,
+        missing=firmware.missing,
+        channels_per_socket=channels_per_socket(cpu.model),
+    )
+    for name in dimms.FIELDS:
+        reason = found.reasons.get(name)
+        if reason is None:
+            notes.seen(f"memory.{name}", firmware.source)
+        else:
+            notes.unknown(f"memory.{name}", reason.state, firmware.source, reason.text)
+    arrays = None
+    if table is not None and found.evaluated:
+        notes.seen("memory.arrays", firmware.source)
+        arrays = tuple(
+            MemoryArray(one.location, one.ecc, one.maximum_bytes, one.devices)
+            for one in table.arrays
+            if one.use in (None, "system memory")
         )
+    else:
+        why = next(iter(found.reasons.values()), None)
+        state, text = (why.state, why.text) if why else (State.NOT_PRESENT, "absent")
+        notes.unknown("memory.arrays", state, firmware.source, text)
+    return evolve(
+        memory,
+        **{name: getattr(found, name) for name in dimms.FIELDS},
+        arrays=arrays,
+        notes=(*found.notes, *(() if table is None else table.problems)),
+    )
+
+
+def _totals(root: Root, notes: Notes) -> Memory:
     reading = root.read(MEMINFO)
     names = ("total_bytes", "available_bytes", "swap_total_bytes", "swap_used_bytes")
     if reading.text is None:

@@ -22,9 +22,10 @@ _FIRMWARE_MARKS = (
     (r"parallels", "Parallels"),
     (r"bhyve", "bhyve"),
     (r"nutanix", "Nutanix AHV"),
-    (r"google compute engine|amazon ec2(?!.*metal)|alibaba cloud ecs|openstack|droplet|vserver", "KVM"),
+    (r"google compute engine|amazon ec2|alibaba cloud ecs|openstack|droplet|vserver", "KVM"),
     (r"\bqemu\b|\bkvm\b|bochs|red hat.*kvm|standard pc", "QEMU or KVM"),
 )
+_WHOLE_MACHINE = re.compile(r"\bmetal\b|bare.?metal")
 _CLOCKS = (("kvm-clock", "KVM"), ("hyperv_clocksource", "Hyper-V"), ("xen", "Xen"))
 _CONTAINER_MARKS = (
     ("kubepods", "kubernetes"),
@@ -86,8 +87,10 @@ def _hypervisor(root: Root, firmware: str) -> tuple[str | None, str | None]:
     kind = parsing.words(root.line("sys/hypervisor/type"))
     if kind:
         return ("Xen" if kind == "xen" else kind[:40]), "sys/hypervisor/type"
+    strings = firmware.lower()
+    whole = _WHOLE_MACHINE.search(strings)
     for pattern, name in _FIRMWARE_MARKS:
-        if re.search(pattern, firmware.lower()):
+        if re.search(pattern, strings) and not (whole and name == "KVM"):
             return name, "sys/class/dmi/id"
     if root.exists("sys/firmware/devicetree/base/hypervisor"):
         return "KVM", "sys/firmware/devicetree/base/hypervisor"
