@@ -1,8 +1,8 @@
-"""Bounded reading of small files below a root directory; the only place of host/ that opens files.
+"""Bounded reading of small files below a root; with archive.py the only place of host/ that opens files.
 
-The root is "/" or an unpacked capture. Within a capture symbolic links are followed as if the root were "/",
-so that no link leads out of it; sizes, link counts and folder lengths are bounded; devices, pipes and
-sockets are never opened for reading.
+The root is "/", a folder with the files of another machine, or an archive of such a folder. Within a capture
+symbolic links are followed as if the root were "/", so that no link leads out of it; sizes, link counts and
+folder lengths are bounded; devices, pipes and sockets are never opened for reading.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 from attrs import frozen
@@ -22,6 +23,14 @@ SMALL = 64 * 1024
 LARGE = 16 * 1024 * 1024
 ENTRIES = 65_536
 LINKS = 40
+
+TABLE = "sys/firmware/dmi/tables/DMI"
+ENTRY_POINT = "sys/firmware/dmi/tables/smbios_entry_point"
+# A firmware table that was saved on its own, as people and our own tools name it, with what points to it.
+_SAVED = {
+    TABLE: ("DMI.bin", "DMI.reconstructed.bin"),
+    ENTRY_POINT: ("smbios_entry_point.bin", "smbios_entry_point.reconstructed.bin"),
+}
 
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.ENODEV, errno.ENODATA, errno.ENOSYS})
@@ -44,6 +53,8 @@ class Root:
     def __init__(self, path: str | Path) -> None:
         self.path = os.path.realpath(path)
         self.live = self.path == "/"
+        self.refused: Mapping[str, int] = {}
+        """Of a capture: paths that the machine refused to let be read, with the error numbers."""
         self._resolved: dict[str, str] = {"": ""}
         if not Path(self.path).is_dir():
             raise UsageError(
@@ -53,6 +64,8 @@ class Root:
 
     def raw(self, relative: str, limit: int = SMALL, *, head: bool = False) -> bytes:
         """The content of a regular file; `OSError` EFBIG beyond `limit` bytes unless its `head` will do."""
+        if relative in self.refused:
+            raise OSError(self.refused[relative], os.strerror(self.refused[relative]))
         parts: list[bytes] = []
         size = 0
         descriptor = self._open(relative)
@@ -112,6 +125,20 @@ class Root:
             return ()
         return tuple(sorted(found))
 
+    def folder(self, relative: str) -> bool:
+        """Whether a folder is there, perhaps by way of links."""
+        try:
+            return Path(self._full(relative)).is_dir()
+        except (OSError, ValueError):
+            return False
+
+    def link(self, path: str) -> str | None:
+        """Where the symbolic link at `path`, which holds no other link, leads to; None if it is none."""
+        full = f"{self.path}/{path}"
+        if not stat.S_ISLNK(os.lstat(full).st_mode):
+            return None
+        return str(Path(full).readlink())
+
     def _full(self, relative: str) -> str:
         return f"/{relative}" if self.live else f"{self.path}/{self._resolve(relative)}"
 
@@ -141,18 +168,45 @@ class Root:
         if name == "..":
             return base.rpartition("/")[0]
         path = f"{base}/{name}" if base else name
-        full = f"{self.path}/{path}"
-        if not stat.S_ISLNK(os.lstat(full).st_mode):
+        target = self.link(path)
+        if target is None:
             return path
         links[0] -= 1
         if links[0] < 0:
             raise OSError(errno.ELOOP, "too many symbolic links")
-        target = str(Path(full).readlink())
         if target.startswith("/"):
             base = ""
         for part in target.split("/"):
             base = self._step(base, part, links)
         return base
+
+
+class FirmwareTable(Root):
+    """A folder in which a firmware table lies by itself: it is read as if it lay where the kernel shows it."""
+
+    def raw(self, relative: str, limit: int = SMALL, *, head: bool = False) -> bytes:
+        """As of a folder; the table and what points to it come from the top of the folder."""
+        return super().raw(self._saved(relative), limit, head=head)
+
+    def exists(self, relative: str) -> bool:
+        """As of a folder."""
+        return super().exists(self._saved(relative))
+
+    def _saved(self, relative: str) -> str:
+        found = (name for name in _SAVED.get(relative, ()) if super(FirmwareTable, self).exists(name))
+        return next(found, relative)
+
+
+def open_root(place: str | Path) -> Root:
+    """The root that `place` stands for: a folder, a saved firmware table, or an archive; else `UsageError`."""
+    if Path(place).exists() and not Path(place).is_dir():
+        from k3gate.host import archive
+
+        return archive.ArchiveRoot(place)
+    root = Root(place)
+    if not root.live and not root.exists("sys") and any(root.exists(name) for name in _SAVED[TABLE]):
+        return FirmwareTable(place)
+    return root
 
 
 def _text(raw: bytes) -> str:
