@@ -259,14 +259,13 @@ def _amx(root: Root, notes: Notes, identity: processor.Identity) -> Amx:
     granted: bool | None = None
     if "amx_tile" not in flags:
         notes.absent("cpu.amx.granted", "proc/cpuinfo", "the CPU has no AMX")
-    elif not root.live:
-        notes.unknown("cpu.amx.granted", State.NOT_RUN, None, "only the live machine can be asked")
     else:
-        granted, reason = syscalls.amx_granted()
+        granted, source, reason = syscalls.amx_granted(root)
         if granted is None:
-            notes.unknown("cpu.amx.granted", State.FAILED, "arch_prctl", reason or "no answer")
+            state = State.NOT_RUN if source is None else State.FAILED
+            notes.unknown("cpu.amx.granted", state, source, reason or "no answer")
         else:
-            notes.seen("cpu.amx.granted", "arch_prctl", reason)
+            notes.seen("cpu.amx.granted", source or "", reason)
     return Amx("amx_tile" in flags, "amx_int8" in flags, "amx_bf16" in flags, granted)
 
 

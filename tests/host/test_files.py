@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from k3gate import documents, host
 from k3gate.errors import UsageError
 from k3gate.host import text
-from k3gate.host.files import Root, explain
+from k3gate.host.files import Root, explain, open_root
 from k3gate.records import State
 
 FILES = [
@@ -135,3 +136,67 @@ def test_ten_thousand_cpus_that_claim_everything_stay_bounded(tmp_path: Path) ->
     cpu = host.read(tmp_path).cpu
     assert cpu.threads == 16_384
     assert cpu.cores == 1
+
+
+@pytest.mark.parametrize("infix", ["", ".reconstructed"])
+def test_a_firmware_table_that_lies_by_itself_is_a_machine(tmp_path: Path, infix: str) -> None:
+    table = bytes.fromhex("7f04feff0000")
+    (tmp_path / f"DMI{infix}.bin").write_bytes(table)
+    (tmp_path / f"smbios_entry_point{infix}.bin").write_bytes(b"_SM3_")
+    root = open_root(tmp_path)
+    assert root.raw("sys/firmware/dmi/tables/DMI") == table
+    assert root.raw("sys/firmware/dmi/tables/smbios_entry_point") == b"_SM3_"
+    assert root.names("sys") == ()
+    inventory = host.read(tmp_path)
+    assert inventory.cpu.online is None
+    assert inventory.provenance["cpu.model"].reason == "absent"
+    assert "unknown" in text.page(inventory)
+
+
+def test_any_part_of_a_machine_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 1048576 kB\n")
+    assert host.read(tmp_path).memory.total_bytes == 2**30
+
+
+def test_answers_of_the_kernel_come_from_the_capture(make_root) -> None:
+    answers = {"version": 1, "affinity": "1-2", "memlock": "unlimited", "amx_granted": False}
+    inventory = host.read(make_root({"syscalls.json": json.dumps({**answers, "page_bytes": 65536})}))
+    assert inventory.cpu.allowed == (1, 2)
+    assert inventory.provenance["limits.memlock_bytes"].reason == "no limit"
+    assert inventory.cpu.amx.granted is False
+    assert inventory.kernel.page_bytes == 65536
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        b"\xff{",
+        b"[" * 100_000,
+        b'{"version": 1, "affinity": "9-1", "memlock": -1, "amx_granted": "yes", "reasons": [], "page_bytes": 5}',
+        b'{"version": 1, "affinity": [1], "memlock": 1e400, "amx_granted": 1, "page_bytes": true, "container": 5}',
+        b'{"version": 1, "affinity": "0-99999999", "memlock": ' + b"9" * 5000 + b"}",
+        b'{"version": "1", "affinity": "0"}',
+    ],
+    ids=range(6),
+)
+def test_made_up_answers_are_unknown_with_a_reason(make_root, answers: bytes) -> None:
+    inventory = host.read(make_root({"syscalls.json": answers, "capture.json": answers}))
+    for field in ("limits.memlock_bytes", "cpu.amx.granted", "cpu.allowed", "machine.id"):
+        note = inventory.provenance[field]
+        assert note.state is not State.OK
+        assert note.reason
+    assert inventory.cpu.amx.granted is None
+    assert inventory.limits.memlock_bytes is None
+
+
+def test_a_capture_of_a_newer_version_is_refused(make_root) -> None:
+    folder = make_root({"capture.json": '{"kind": "k3gate capture", "version": 2}'})
+    with pytest.raises(UsageError, match="update k3gate"):
+        host.read(folder)
+
+
+def test_what_the_captured_machine_refused_stays_refused(make_root) -> None:
+    told = {"kind": "k3gate capture", "version": 1, "refused": {"proc/meminfo": "EACCES", "x": [], "y": "NO"}}
+    inventory = host.read(make_root({"capture.json": json.dumps(told)}))
+    assert inventory.provenance["memory.total_bytes"].state is State.NOT_PERMITTED
