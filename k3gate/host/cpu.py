@@ -56,7 +56,7 @@ def read(root: Root, notes: Notes) -> Cpu:
         family=identity.family,
         model_number=identity.model_number,
         stepping=identity.stepping,
-        microcode=identity.microcode,
+        microcode=identity.microcode or _microcode(root, notes, first),
         sockets=len(set(packages.values())) or None,
         cores=len(siblings) or None,
         threads=len(online) or None,
@@ -74,7 +74,7 @@ def read(root: Root, notes: Notes) -> Cpu:
         amx=_amx(root, notes, identity),
         governor=governor,
         scaling_driver=driver,
-        boost=_boost(root, notes),
+        boost=_boost(root, notes, first),
         max_hz=_maximum(root, notes, first),
     )
 
@@ -291,11 +291,32 @@ def _scaling(root: Root, notes: Notes, usable: Iterable[int]) -> tuple[str | Non
     return found[0], found[1]
 
 
-def _boost(root: Root, notes: Notes) -> bool | None:
-    no_turbo = notes.take("cpu.boost", root, parsing.switch, f"{CPUS}/intel_pstate/no_turbo")
-    if no_turbo is not None:
-        return not no_turbo
-    return notes.take("cpu.boost", root, parsing.switch, f"{CPUS}/cpufreq/boost")
+def _microcode(root: Root, notes: Notes, first: int | None) -> str | None:
+    """From sysfs, for kernels that leave it out of cpuinfo; other architectures have none."""
+    source = f"{CPUS}/cpu{first}/microcode/version"
+    text = parsing.words(root.line(source)) if first is not None else None
+    if text is None:
+        return None
+    notes.seen("cpu.microcode", source)
+    return text[:40]
+
+
+def _boost(root: Root, notes: Notes, first: int | None) -> bool | None:
+    """Whether the processor may clock above its base rate: one switch for all CPUs, or that of the first."""
+    no_turbo = f"{CPUS}/intel_pstate/no_turbo"
+    own = f"{CPUS}/cpu{first}/cpufreq"
+    for source in (no_turbo, f"{CPUS}/cpufreq/boost", f"{own}/boost", f"{own}/cpb"):
+        reading = root.read(source)
+        if reading.state is State.NOT_PRESENT:
+            continue
+        on = notes.parse("cpu.boost", reading, parsing.switch)
+        return (not on) if source == no_turbo and on is not None else on
+    notes.absent(
+        "cpu.boost",
+        f"{CPUS}/cpufreq/boost",
+        "neither intel_pstate nor cpufreq shows a switch for it (usual in a VM)",
+    )
+    return None
 
 
 def _maximum(root: Root, notes: Notes, first: int | None) -> float | None:

@@ -14,14 +14,26 @@ from k3gate.records import State
 
 CPUINFO = "proc/cpuinfo"
 
-# Of the many flags those that bear on kernels of matrix and vector code, copying and page sizes.
-_KEPT = re.compile(
-    r"avx.*|amx.*|sse.*|ssse3|fma|fma4|f16c|bmi[12]|popcnt|aes|vaes|vpclmulqdq|gfni|movdiri|movdir64b|clwb"
-    r"|clflushopt|cldemote|erms|fsrm|pdpe1gb|sha_ni|prefetchi?|serialize|wbnoinvd"
-    r"|fp|asimd.*|sve.*|sme(?!p).*|fphp|i8mm|bf16|atomics|fcma|dgh|svei8mm|svebf16|vsx|altivec"
+# Of the many flags those that bear on kernels of matrix and vector code, copying and page sizes. Names mean
+# other things elsewhere: "sme" is matrix code on Arm and encrypted memory on AMD.
+_X86 = re.compile(
+    r"avx.*|amx.*|sse.*|ssse3|fma|fma4|f16c|bmi[12]|movbe|popcnt|aes|vaes|vpclmulqdq|gfni|movdiri|movdir64b"
+    r"|clwb|clflushopt|cldemote|erms|fsrm|fzrm|fsrs|pdpe1gb|sha_ni|prefetchi?|serialize|wbnoinvd"
 )
-_RENAMED = {"pni": "sse3", "avx512vbmi": "avx512_vbmi", "avx512ifma": "avx512_ifma"}
-
+_ARM = re.compile(
+    r"fp|fphp|asimd.*|sve.*|sme.*|i8mm|bf16|ebf16|f8.*|faminmax|aes|pmull|atomics|fcma|frint|dgh|lrcpc|dcpop"
+)
+_OTHER = re.compile(r"lasx|lsx")
+# The names by which compilers and this field know them.
+_RENAMED = {
+    "pni": "sse3",
+    "abm": "lzcnt",
+    "avx512vbmi": "avx512_vbmi",
+    "avx512ifma": "avx512_ifma",
+    "asimddp": "dotprod",
+    "asimdhp": "fp16",
+    "asimdfhm": "fp16fml",
+}
 # Arm parts, by implementer and part number (MIDR), as the Linux kernel and lscpu name them.
 _ARM_MAKERS = {0x41: "Arm", 0x46: "Fujitsu", 0x48: "HiSilicon", 0x4E: "NVIDIA", 0xC0: "Ampere"}
 _ARM_PARTS = {
@@ -77,9 +89,6 @@ def read(root: Root, notes: Notes, cpu: int | None) -> Identity:
         notes.absent("cpu.isa", CPUINFO, "no flags line")
     else:
         notes.seen("cpu.isa", CPUINFO)
-    isa = sorted(
-        {_RENAMED.get(flag, flag) for flag in flags or () if _KEPT.fullmatch(flag) or flag in _RENAMED}
-    )
     return Identity(
         architecture=architecture,
         vendor=_word(notes, "cpu.vendor", block, "vendor_id", "vendor") or _arm_vendor(notes, block),
@@ -88,7 +97,7 @@ def read(root: Root, notes: Notes, cpu: int | None) -> Identity:
         model_number=_number(notes, "cpu.model_number", block, "model"),
         stepping=_number(notes, "cpu.stepping", block, "stepping", "revision", "CPU revision"),
         microcode=_word(notes, "cpu.microcode", block, "microcode"),
-        isa=tuple(isa),
+        isa=_isa(block, flags),
         flags=flags,
     )
 
@@ -131,6 +140,12 @@ def _names(fields: dict[str, str], cpu: int | None) -> bool:
 def _flags(block: dict[str, str]) -> frozenset[str] | None:
     text = block.get("flags", block.get("Features"))
     return None if text is None else frozenset(text.lower().split()[:1000])
+
+
+def _isa(block: dict[str, str], flags: frozenset[str] | None) -> tuple[str, ...]:
+    """The instruction sets among the flags, by the names that the field uses."""
+    kept = (_X86 if "flags" in block else _ARM if "CPU implementer" in block else _OTHER).fullmatch
+    return tuple(sorted({_RENAMED.get(flag, flag) for flag in flags or () if kept(flag) or flag in _RENAMED}))
 
 
 def _word(notes: Notes, field: str, block: dict[str, str], *names: str) -> str | None:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from k3gate import host
 from k3gate.records import State
@@ -271,6 +273,80 @@ def test_sto_07_a_decimal_comma_is_accepted(make_root: MakeRoot) -> None:
 @pytest.mark.parametrize(("text", "boost"), [("1", True), ("0", False), ("maybe", None)])
 def test_boost(make_root: MakeRoot, text: str, boost: bool | None) -> None:
     assert host.read(make_root({f"{CPU}/cpufreq/boost": f"{text}\n"})).cpu.boost is boost
+
+
+def test_boost_of_intel_is_told_the_other_way_round(make_root: MakeRoot) -> None:
+    inventory = host.read(make_root({f"{CPU}/intel_pstate/no_turbo": "1\n", f"{CPU}/cpufreq/boost": "1\n"}))
+    assert inventory.cpu.boost is False
+    assert inventory.provenance["cpu.boost"].source == f"{CPU}/intel_pstate/no_turbo"
+
+
+@pytest.mark.parametrize("name", ["boost", "cpb"])
+def test_boost_of_the_first_cpu_where_there_is_no_common_switch(make_root: MakeRoot, name: str) -> None:
+    assert host.read(make_root({f"{CPU}/cpu0/cpufreq/{name}": "0\n"})).cpu.boost is False
+
+
+def test_without_a_switch_boost_is_unknown_with_a_reason(make_root: MakeRoot) -> None:
+    inventory = host.read(make_root())
+    assert inventory.cpu.boost is None
+    assert "neither intel_pstate nor cpufreq" in (inventory.provenance["cpu.boost"].reason or "")
+
+
+def test_microcode_of_kernels_that_leave_it_out_of_cpuinfo(make_root: MakeRoot) -> None:
+    without = make_root.cpuinfo(range(8)).replace("microcode\t: 0x2b0005c0\n", "")
+    root = make_root({"proc/cpuinfo": without})
+    first = host.read(root)
+    assert first.cpu.microcode is None
+    assert first.provenance["cpu.microcode"].state is State.NOT_PRESENT
+    make_root.put(root, {f"{CPU}/cpu0/microcode/version": "0x710\n"})
+    again = host.read(root)
+    assert again.cpu.microcode == "0x710"
+    assert again.provenance["cpu.microcode"].state is State.OK
+
+
+def test_instruction_sets_of_x86(make_root: MakeRoot) -> None:
+    """The names of AMX and AVX stay; SME of AMD is encrypted memory and no instruction set."""
+    names = (
+        "avx avx2 avx_vnni avx_vnni_int8 avx_ne_convert avx_ifma avx512f avx512bw avx512cd avx512dq avx512vl "
+        "avx512_vnni avx512_bf16 avx512_fp16 avx512_vbmi2 avx512_bitalg avx512_vpopcntdq avx512_vp2intersect "
+        "amx_tile amx_int8 amx_bf16 amx_fp16 amx_complex fma f16c"
+    )
+    flags = f"lm pni abm avx512vbmi avx512ifma sme sev fp bf16 constant_tsc {names}"
+    cpu = host.read(make_root({"proc/cpuinfo": make_root.cpuinfo(range(8), flags)})).cpu
+    assert set(cpu.isa) == {*names.split(), "sse3", "lzcnt", "avx512_vbmi", "avx512_ifma"}
+
+
+def test_instruction_sets_of_arm(make_root: MakeRoot) -> None:
+    features = (
+        "fp asimd evtstrm aes pmull crc32 atomics fphp asimdhp asimddp asimdfhm cpuid sve sve2 svei8mm svebf16 "
+        "i8mm bf16 paca sme sme2"
+    )
+    text = (
+        f"processor\t: 0\nFeatures\t: {features}\nCPU implementer\t: 0x41\nCPU architecture: 8\n"
+        "CPU part\t: 0xd4f\n"
+    )
+    cpu = host.read(make_root({"proc/cpuinfo": text})).cpu
+    assert {"asimd", "fp16", "fp16fml", "dotprod", "sve", "sve2", "i8mm", "bf16", "sme", "sme2"} <= set(
+        cpu.isa
+    )
+    assert not {"asimddp", "evtstrm", "cpuid", "paca"} & set(cpu.isa)
+    assert cpu.model == "Arm Neoverse-V2 (implementer 0x41, part 0xd4f)"
+
+
+SETTINGS = (
+    *("proc/cpuinfo", f"{CPU}/intel_pstate/no_turbo", f"{CPU}/cpufreq/boost", f"{CPU}/cpu0/cpufreq/cpb"),
+    *(f"{CPU}/cpu0/microcode/version", f"{CPU}/cpu0/cpufreq/scaling_governor"),
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.fixed_dictionaries({name: st.text(max_size=200) | st.binary(max_size=200) for name in SETTINGS}))
+def test_no_text_in_these_files_is_an_error(make_root: MakeRoot, files: dict[str, str | bytes]) -> None:
+    encoded = {
+        name: text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+        for name, text in files.items()
+    }
+    host.document(host.read(make_root(encoded)))
 
 
 def test_reading_twice_gives_the_same(make_root: MakeRoot) -> None:
