@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from k3gate.host import cpulist, parsing
+from attrs import evolve
+
+from k3gate.host import cpulist, node_kinds, parsing
 from k3gate.host.cpu import id_list
 from k3gate.host.files import Root
 from k3gate.host.memory import huge_pages
@@ -42,6 +44,7 @@ def read(root: Root, notes: Notes, cpu: Cpu, memory: Memory) -> Numa:
         named[node] = listed or ()
     order = _order(root, ids)
     nodes = tuple(_node(root, notes, node, named[node], known, order) for node in ids)
+    nodes = _with_kinds(root, notes, nodes, cpu)
     return Numa(True, nodes, contradictions(nodes, named, cpu))
 
 
@@ -75,16 +78,61 @@ def _node(
     if free is not None and (total is None or not 0 <= free <= total):
         notes.implausible(f"numa.nodes.{node}.free_bytes", reading.source, "more is free than there is")
         free = None
-    kind = "dram" if cpus else "unknown"
-    if not cpus:
-        notes.absent(
-            f"numa.nodes.{node}.kind",
-            folder,
-            "the node has no CPUs: HBM, persistent, CXL or GPU memory cannot be told apart here",
-        )
     pools = huge_pages(root, f"{folder}/hugepages")
     distances = _distances(root, notes, node, order)
-    return NumaNode(node, cpus, total, free, kind, distances, pools)
+    cache = node_kinds.side_cache(root, node)
+    if cache is not None:
+        notes.seen(f"numa.nodes.{node}.memory_side_cache_bytes", f"{folder}/memory_side_cache")
+    return NumaNode(
+        node, cpus, total, free, distances=distances, huge_pages=pools, memory_side_cache_bytes=cache
+    )
+
+
+def _with_kinds(root: Root, notes: Notes, nodes: tuple[NumaNode, ...], cpu: Cpu) -> tuple[NumaNode, ...]:
+    """The nodes with their kinds, the nearest CPUs and the firmware's figures, which need all nodes."""
+    with_cpus = {node.id for node in nodes if node.cpus}
+    reached = {node.id: node_kinds.accesses(root, node.id) for node in nodes}
+    located = tuple(_located(notes, node, nodes, reached[node.id], with_cpus) for node in nodes)
+    if not any(node.performance for node in located):
+        notes.absent("numa.nodes.performance", f"{NODES}/node*/access1", "the firmware tells none (HMAT)")
+    if all(node.memory_side_cache_bytes is None for node in located):
+        notes.absent("numa.nodes.memory_side_cache_bytes", f"{NODES}/node*/memory_side_cache")
+    told = node_kinds.signs(root, [node.id for node in nodes if not node.cpus])
+    decided: list[NumaNode] = []
+    for node in located:
+        if node.cpus:
+            verdict = node_kinds.of_cpu_node(node, told, cpu, located)
+        else:
+            verdict = node_kinds.of_bare_node(root, node, told, cpu, located, reached)
+        field = f"numa.nodes.{node.id}.kind"
+        if verdict.kind == "unknown":
+            notes.absent(field, verdict.source, verdict.reason)
+        else:
+            notes.seen(field, verdict.source, verdict.reason)
+        decided.append(evolve(node, kind=verdict.kind))
+    return tuple(decided)
+
+
+def _located(
+    notes: Notes,
+    node: NumaNode,
+    nodes: tuple[NumaNode, ...],
+    told: tuple[node_kinds.Access, ...],
+    with_cpus: set[int],
+) -> NumaNode:
+    access = node_kinds.of_cpus(told, with_cpus)
+    if access is not None:
+        notes.seen(f"numa.nodes.{node.id}.performance", access.source, "as the firmware tells it (HMAT)")
+    near: tuple[int, ...] = ()
+    if not node.cpus:
+        field, source = f"numa.nodes.{node.id}.nearest", f"{NODES}/node{node.id}/distance"
+        near = node_kinds.nearest(node, nodes)
+        if near:
+            several = f"nodes {cpu_list(near)} are equally near; the first is named" if near[1:] else None
+            notes.seen(field, source, several)
+        else:
+            notes.absent(field, source, "no distance to a node with CPUs")
+    return evolve(node, nearest=near[0] if near else None, performance=dict(access.figures) if access else {})
 
 
 def _distances(root: Root, notes: Notes, node: int, order: list[int]) -> Mapping[int, int]:

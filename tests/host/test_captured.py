@@ -136,10 +136,23 @@ def test_page_and_document_can_be_made(captured: Any, name: str) -> None:
 
 @pytest.mark.case("TOP-03")
 def test_top_03_memory_of_gpus_is_not_taken_for_dram(captured: Any) -> None:
-    """TOP-03: nodes 250-255 of a POWER9 are GPU memory: unknown kind, never DRAM."""
+    """TOP-03: nodes 250-255 of a POWER9 are GPU memory, as its driver says, and never DRAM."""
     nodes = {node.id: node for node in captured("hwloc-power9-v100-gpu-memory-nodes").numa.nodes}
-    assert {nodes[n].kind for n in range(250, 256)} == {"unknown"}
+    assert {nodes[n].kind for n in range(250, 256)} == {"gpu"}
     assert nodes[0].kind == nodes[8].kind == "dram"
+
+
+def test_kinds_of_memory(captured: Any) -> None:
+    """Optane nodes where the kernel names the device, unknown where not; Memory Mode is not called DRAM."""
+    nodes = captured("hwloc-pmem-nodes-cpu-nodes-without-memory").numa.nodes
+    assert {node.id for node in nodes if node.kind == "pmem"} == {7, 10}
+    assert {node.kind for node in nodes if node.id in (4, 5, 6, 8, 9)} == {"unknown"}
+    assert nodes[7].performance["read_bandwidth"] == 78_644e6
+    assert [node.nearest for node in nodes if node.id > 4] == [0, 2, 0, 1, 3, 1]
+    unnamed = captured("nri-2s-xeon-snc2-2pmem-nodes").numa.nodes
+    assert [(node.kind, node.nearest) for node in unnamed[4:]] == [("unknown", 0), ("unknown", 2)]
+    behind = captured("hwloc-2s-cascadelake-optane-memory-mode").numa.nodes
+    assert {(node.kind, node.memory_side_cache_bytes) for node in behind} == {("unknown", 96 * 2**30)}
 
 
 @pytest.mark.case("TOP-11")

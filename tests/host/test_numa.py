@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 import pytest
@@ -69,6 +70,17 @@ def test_top_03_nodes_without_cpus_are_of_unknown_kind_and_not_summed(make_root:
     assert "376" not in finding.observed
 
 
+@pytest.mark.case("TOP-03")
+def test_top_03_the_nearest_cpu_node_is_taken_from_the_distances(make_root: MakeRoot) -> None:
+    """TOP-03: beside nodes 8-15 stand nodes 0-7; a node with CPUs has no such neighbour."""
+    layout = {n: (str(n), 31) for n in range(8)} | dict.fromkeys(range(8, 16), ("", 16))
+    rows = {n: [10 if m == n else 13 if abs(m - n) == 8 else 24 for m in range(16)] for n in range(16)}
+    root = make_root(make_root.processors([[n] for n in range(8)]), make_root.nodes(layout, rows), bare=True)
+    inventory = host.read(root)
+    assert [node.nearest for node in inventory.numa.nodes] == [None] * 8 + list(range(8))
+    assert inventory.provenance["numa.nodes.8.nearest"].source == f"{NODE}/node8/distance"
+
+
 @pytest.mark.case("TOP-11")
 def test_top_11_contradictory_masks_are_named(make_root: MakeRoot) -> None:
     """TOP-11: node lists interleave with packages; node lists are kept, sockets unreliable, a VM."""
@@ -132,6 +144,41 @@ def test_top_12_nodes_per_socket_can_be_derived(make_root: MakeRoot) -> None:
     finding = next(f for f in inventory.findings if f.code == "several_nodes_per_socket")
     assert finding.title == "4 NUMA nodes per socket"
     assert "firmware setting" in finding.remedy
+
+
+@pytest.mark.case("TOP-12")
+def test_top_12_the_same_machine_in_one_node(make_root: MakeRoot) -> None:
+    """TOP-12: in NPS1 there is one node, no hint, and another fingerprint, so that no run is taken for the other."""
+    files = make_root.processors([[n] for n in range(96)], described=False)
+    layout = {n: (f"{n * 24}-{n * 24 + 23}", 96) for n in range(4)}
+    rows = {n: [10 if m == n else 12 for m in range(4)] for n in range(4)}
+    first = make_root(files, make_root.nodes(layout, rows), make_root.meminfo(384), bare=True)
+    four = host.read(first)
+    shutil.rmtree(first / NODE)
+    one = host.read(make_root(make_root.nodes({0: ("0-95", 384)}), bare=True))
+    assert nodes_of_packages(one.cpu, one.numa) == {0: (0,)}
+    assert "several_nodes_per_socket" not in {f.code for f in one.findings}
+    assert one.machine.fingerprint != four.machine.fingerprint
+
+
+@pytest.mark.case("TOP-14")
+def test_top_14_what_a_copy_for_each_node_would_have_to_fit_in(make_root: MakeRoot) -> None:
+    """TOP-14: four nodes of 256 GiB are read one by one and are not the sum four times."""
+    files = make_root.processors([[n] for n in range(8)], described=False)
+    layout = {n: (f"{n * 2}-{n * 2 + 1}", 256) for n in range(4)}
+    inventory = host.read(make_root(files, make_root.nodes(layout), make_root.meminfo(1024), bare=True))
+    assert [node.memory_bytes for node in inventory.numa.nodes] == [256 * 2**30] * 4
+    assert sum(node.memory_bytes or 0 for node in inventory.numa.nodes) == inventory.memory.total_bytes
+    assert "node_memory_differs" not in {f.code for f in inventory.findings}
+
+
+@pytest.mark.case("TOP-16")
+def test_top_16_a_container_is_told_with_what_it_may_refuse(make_root: MakeRoot) -> None:
+    """TOP-16: before anything is measured the page says that placement may be refused and what permits it."""
+    inventory = host.read(make_root({"proc/1/cgroup": "0::/system.slice/docker-1.scope\n"}))
+    finding = next(f for f in inventory.findings if f.code == "container")
+    assert "may refuse memory placement" in finding.why
+    assert "SYS_NICE" in finding.remedy
 
 
 @pytest.mark.case("TOP-18")
