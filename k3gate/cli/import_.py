@@ -16,8 +16,9 @@ def command(bundle: str, store_location: str | None) -> int:
 
     from k3gate.cli.printing import say
     from k3gate.store import open_store
-    from k3gate.store.bundle import import_bundle
+    from k3gate.store.bundle import check_bundle, import_bundle
 
+    check_bundle(Path(bundle))  # before a store is made for nothing
     with open_store(store_location) as store:
         run_id = import_bundle(store, Path(bundle))
     say(f"run {run_id} is in the store; k3gate show {run_id}")

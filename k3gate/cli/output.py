@@ -9,6 +9,7 @@ import stat
 import tempfile
 from pathlib import Path
 
+from k3gate.atomic import replacing
 from k3gate.documents import printable
 from k3gate.errors import UsageError
 
@@ -53,25 +54,12 @@ def write_output(path: str, text: str) -> None:
             with open(os.dup(number), "w", encoding="utf-8") as stream:
                 stream.write(text)
             return
-        _replace(_target(path), text)
+        with replacing(_target(path)) as file:
+            file.write(text.encode("utf-8"))
     except BrokenPipeError:
         raise
     except OSError as error:
         raise _refused(path, error) from error
-
-
-def _replace(target: Path, text: str) -> None:
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=".k3gate.")
-    try:
-        with open(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(name).chmod(0o666 & ~umask)
-        Path(name).replace(target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def _target(path: str) -> Path:

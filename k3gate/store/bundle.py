@@ -11,7 +11,7 @@ checked before and while it is read. Members:
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import hashlib
 import json
 import math
@@ -19,7 +19,6 @@ import os
 import re
 import stat
 import struct
-import tempfile
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from k3gate import __version__
+from k3gate.atomic import replacing
 from k3gate.documents import canonical, plain, printable, structure
 from k3gate.errors import StorageError, UsageError
 from k3gate.records import GateResult, Outcome, RunRecord, RunStatus
@@ -62,26 +62,16 @@ def export_run(store: Store, run_id: str, path: Path) -> None:
         },
     }
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".k3gate-", suffix=".part")
+        with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, data in {"manifest.json": _json(manifest), **members}.items():
+                # A fixed stamp: the same run gives the same bytes.
+                archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), data, zipfile.ZIP_DEFLATED)
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise StorageError(
+                f"cannot write {path}: {error.strerror}; free some space, or use -o"
+            ) from error
         raise UsageError(f"cannot write {path}: {error.strerror}; choose another place with -o") from error
-    try:
-        with open(handle, "wb") as file:
-            with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-                for name, data in {"manifest.json": _json(manifest), **members}.items():
-                    # A fixed stamp: the same run gives the same bytes.
-                    archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), data, zipfile.ZIP_DEFLATED)
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)
-        Path(temporary).replace(path)
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror}; free some space, or use -o") from error
-    finally:
-        with contextlib.suppress(OSError):
-            Path(temporary).unlink(missing_ok=True)
 
 
 def _is_bundle(path: Path) -> bool:
@@ -127,6 +117,11 @@ def _members(store: Store, run_id: str) -> dict[str, bytes]:
 
 def _json(document: Any) -> bytes:
     return canonical(document).encode("utf-8", "surrogatepass")
+
+
+def check_bundle(path: Path) -> None:
+    """Raise `UsageError` where `path` is no bundle, or a damaged one: before a store is made for it."""
+    _read(path)
 
 
 def import_bundle(store: Store, path: Path) -> str:

@@ -67,6 +67,13 @@ def test_a_root_that_is_no_machine(cli, tmp_path: Path) -> None:
     assert str(tmp_path) in cli("host", "--root", tmp_path).complaint()
 
 
+def test_no_store_is_made_for_a_bundle_that_is_none(cli, tmp_path: Path) -> None:
+    (tmp_path / "bad.k3run").write_bytes(b"no bundle")
+    for name in ("none.k3run", "bad.k3run"):
+        assert name in cli("import", tmp_path / name).complaint()
+    assert not list(tmp_path.glob("*.sqlite*"))
+
+
 def test_a_broken_bundle(cli, selftest: str, tmp_path: Path) -> None:
     bad = tmp_path / "bad.k3run"
     bad.write_bytes(b"PK\x03\x04 no zip at all")
