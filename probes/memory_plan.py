@@ -19,6 +19,8 @@ TOUCH_RATE_MOST = 40e9
 READ_RATE = 5e9
 READ_RATE_MOST = 100e9
 WORKER_SECONDS = 0.3
+LEAST_ROUNDS = 3
+"""Of the small pool; the whole image is held once, which takes as long as loading the model."""
 SMALL_POOL_BYTES = 10**9
 SMALL_POOL_SHARE = 0.05
 IMAGE_KINDS = ("dram", "hbm")
@@ -68,7 +70,7 @@ class _Planner:
     # --- read bandwidth ---
 
     def _reads(self) -> list[Case]:
-        """Local cells, the machine, one core, remote cells, base pages: in this order of importance."""
+        """The machine, local cells, one core, remote cells, base pages: in this order of importance."""
         local, core, remote, base = [], [], [], []
         for target in self.targets:
             own = self.cpus_of[target.id]
@@ -93,7 +95,7 @@ class _Planner:
                     remote.append(
                         self._cell(name, group, source.id, target.id, self.cpus_of[source.id], spec)
                     )
-        return self._fitting([*local, *self._machine(), *core, *remote, *base])
+        return self._fitting([*self._machine(), *local, *core, *remote, *base])
 
     def _spec(self, node: NumaNode, size: int, touch: Sequence[int], pages: str | None = None) -> _Spec:
         """A pool: `bind` is the node to bind to, None where the kernel knows no nodes."""
@@ -277,7 +279,14 @@ class _Planner:
             "nodes": ",".join(dict.fromkeys(str(spec["node"]) for spec in specs)),
             "threads": threads,
         }
-        what = "the target's image" if image else "a small pool in place of the image"
+        part = image and held < (self.profile.image_bytes or 0)
+        what = (
+            "as much of the target's image as can be had"
+            if part
+            else "the target's image"
+            if image
+            else "a small pool in place of the image"
+        )
         where = ", ".join(f"{quantity(spec['bytes'], 'B')} on node {spec['node']}" for spec in specs)
         parameters = {
             "pools": list(specs),
@@ -293,7 +302,7 @@ class _Planner:
             parameters,
             seconds,
             held - reserved,
-            rounds=1,
+            rounds=1 if image else LEAST_ROUNDS,
             time_limit_s=max(60.0, 10 * seconds),
             labels=labels,
         )
@@ -313,7 +322,9 @@ class _Planner:
                 first.add(case.group)
                 setup += size / min(threads * TOUCH_RATE, TOUCH_RATE_MOST)
             setups.append(setup)
-        fixed = rounds * (sum(setups) + WORKER_SECONDS * len(first)) + sum(one.seconds for one in residency)
+        fixed = rounds * (sum(setups) + WORKER_SECONDS * len(first)) + sum(
+            one.seconds * one.rounds for one in residency
+        )
         share = (0.8 * self.profile.seconds - fixed) / max(1, rounds * len(reads))
         most = min(10.0, max(1.0, self.profile.seconds / 45))
         seconds = min(most, max(0.4, share))
@@ -327,7 +338,8 @@ class _Planner:
             )
             for case, setup in zip(reads, setups, strict=True)
         ]
-        head = sum(1 for case in timed if case.labels["placement"] != "remote" and "4k" not in case.group)
+        # A plan that is cut keeps its beginning: what decides residency and the ladder stands there.
+        head = sum(case.labels["scope"] == "machine" for case in timed)
         return [*timed[:head], *residency, *timed[head:]]
 
 

@@ -49,7 +49,7 @@ def command(run: str, samples: bool, as_json: bool, store_location: str | None) 
                 say(f"\n{outcome.probe}/{outcome.case} {metric.name}")
                 for sample in metric.samples:
                     say(
-                        f"  round {sample.round}  process {sample.process}  at {sample.start_s:9.3f} s  "
+                        f"  round {sample.round + 1}  process {sample.process}  at {sample.start_s:9.3f} s  "
                         f"{quantity(sample.value, metric.unit, 4)}"
                     )
     say()

@@ -133,6 +133,11 @@ def names() -> tuple[str, ...]:
     return TIERS
 
 
+def reference(name_or_path: str) -> str:
+    """The name of a shipped target, or the whole path of a file: what finds it again from another folder."""
+    return name_or_path if name_or_path in TIERS else str(Path(name_or_path).absolute())
+
+
 def load(name_or_path: str) -> Target:
     """A shipped target by its name, or one from a TOML file. `UsageError` names file and key."""
     if name_or_path in TIERS:
@@ -141,7 +146,7 @@ def load(name_or_path: str) -> Target:
     if "/" not in name_or_path and not name_or_path.endswith(".toml") and not path.exists():
         raise UsageError(
             f"target {name_or_path!r} is unknown: {tables.near(name_or_path, TIERS)} "
-            f"Or give a TOML file; shipped are {', '.join(TIERS)}"
+            f"(or give a TOML file; shipped are {', '.join(TIERS)})"
         )
     return _read(path)
 

@@ -20,7 +20,7 @@ from k3gate import __version__, host
 from k3gate.documents import printable
 from k3gate.errors import StorageError, UsageError
 from k3gate.gate import criteria as criteria_module
-from k3gate.gate import targets
+from k3gate.gate import hardware, targets
 from k3gate.harness import neighbours
 from k3gate.harness.listening import Listener
 from k3gate.harness.stored import now
@@ -74,7 +74,9 @@ def prepare(request: Request) -> Prepared:
             f"give --machine another name than '{printable(name[:80])}'"
         )
     target = targets.load(request.target)
-    image = target.image()
+    profiles.load(request.profile)
+    inventory = host.read(name=request.machine_name)
+    image = target.image(len(hardware.main_nodes(inventory)))
     profile = profiles.load(
         request.profile,
         image_bytes=image.bytes,
@@ -83,7 +85,6 @@ def prepare(request: Request) -> Prepared:
     )
     notices: list[str] = []
     probes = registry.load(request.probes, notices)
-    inventory = host.read(name=request.machine_name)
     try:
         planned = plan.plan(probes, inventory, profile, only=request.only, rounds=request.rounds)
     except UsageError as error:
@@ -121,7 +122,7 @@ def start(store: Store, prepared: Prepared) -> Run:
         started=now(),
         ended=None,
         status=RunStatus.RUNNING,
-        target=prepared.request.target,
+        target=targets.reference(prepared.request.target),
         command=prepared.request.command,
         notices=prepared.notices,
         plan=prepared.plan.cases,
@@ -250,7 +251,9 @@ def _measure_one(
                 case WorkerEnded():
                     timer.worker_seconds += event.seconds
                     if event.reason:
-                        listener.notice(f"worker of {execution.key}: {event.reason}")
+                        told = f"worker of {execution.key}: {event.reason}"
+                        listener.notice(told)
+                        timer.told.append(told)
     watched = neighbours.merge(collected.get(neighbours.KEY), before, idle.read(), timer.elapsed())
     store.save_outcome(run.id, watched, watched.rounds[-1].round)
     collected[neighbours.KEY] = watched
@@ -274,6 +277,8 @@ class _Timer:
         self.base = time.monotonic() - self._earlier
         self._wall = time.time() - self._earlier
         self.worker_seconds = run.split.get("workers", 0.0)
+        self.told: list[str] = []
+        """What workers ended of, other than of having done their work."""
 
     def elapsed(self) -> float:
         """Seconds since the run began, less the pauses between sittings."""
@@ -291,7 +296,8 @@ def _close(
     collected: Mapping[tuple[str, str], Outcome],
     status: RunStatus,
 ) -> None:
-    notices = list(run.notices)
+    reasons = " ".join(outcome.reason or "" for outcome in collected.values())
+    notices = [*run.notices, *(told for told in timer.told if told.partition(": ")[2] not in reasons)]
     step = timer.clock_step()
     if abs(step) > CLOCK_STEP_SECONDS:
         notices.append(

@@ -166,7 +166,8 @@ def _verdict(case: Case, rounds: Sequence[Round], derived: Sequence[Metric]) -> 
     if worst.state is not State.OK:
         missing = case.rounds - len(rounds)
         rest = "; later rounds were not tried" if missing > 0 else ""
-        return worst.state, f"round {worst.round}: {worst.reason or 'no reason was given'}{rest}"
+        told = worst.reason or "no reason was given"
+        return worst.state, f"round {worst.round + 1} of {case.rounds}: {told}{rest}"
     if len(rounds) < case.rounds:
         return State.UNSTABLE, f"{len(rounds)} of {case.rounds} rounds ran"
     metric = min(derived, key=lambda one: _WORST.index(one.state), default=None)

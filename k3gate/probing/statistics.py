@@ -132,7 +132,7 @@ def _outliers(samples: Sequence[Sample], scale: float, unit: str) -> list[str]:
     if spread == 0:
         return []
     named = [
-        f"{quantity(sample.value * scale, unit)} in round {sample.round} (modified z {distance / spread:.0f})"
+        f"{quantity(sample.value * scale, unit)} in round {sample.round + 1} (modified z {distance / spread:.0f})"
         for sample, distance in zip(samples, off, strict=True)
         if distance / spread > OUTLIER_LIMIT
     ]

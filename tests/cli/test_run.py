@@ -206,7 +206,7 @@ def test_a_worker_that_dies_costs_its_case_alone(cli, kind: str) -> None:
     outcomes = {o["case"]: o for o in document["outcomes"] if o["probe"] == "selftest"}
     failed = outcomes.pop(one)
     assert failed["state"] == "failed"
-    assert failed["reason"].startswith("round 1: ")
+    assert failed["reason"].startswith("round 2 of 3: ")
     assert failed["metrics"][0]["samples"], "the round before it is kept"
     assert {o["state"] for o in outcomes.values()} <= {"ok", "unstable"}
     assert all(len(o["rounds"]) == 3 for o in outcomes.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -166,4 +167,58 @@ def test_what_others_did_is_a_round_for_each_worker(store: Store) -> None:
     assert (
         len(idle.rounds)
         == len({s.process for o in record.outcomes for m in o.metrics for s in m.samples}) - 1
+    )
+
+
+def test_a_target_file_is_found_again_from_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Store
+) -> None:
+    from k3gate.gate import targets
+    from k3gate.harness import stored
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.toml").write_text((targets.FOLDER / "hybrid.toml").read_text())
+    request = harness.Request(profile="quick", target="own.toml", probes=("selftest",), rounds=1)
+    run = harness.start(store, harness.prepare(request))
+    harness.measure(store, run, Listener())
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert stored.judge(store, run.id).result.target == "hybrid"
+
+
+@pytest.mark.case("TOP-14")
+def test_top_14_the_image_is_planned_with_a_copy_for_each_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_inventory: Any
+) -> None:
+    from k3gate import host
+    from k3gate.gate import targets
+
+    monkeypatch.setattr(host, "read", lambda name=None: make_inventory("bare_metal"))
+    own = tmp_path / "own.toml"
+    text = (targets.FOLDER / "residency-lab.toml").read_text()
+    own.write_text(
+        text.replace("[sources]", 'replicate_per_node = true\n[sources]\nreplicate_per_node = "ours"', 1)
+    )
+    request = harness.Request(profile="standard", target=str(own))
+    image = harness.prepare(request).plan.profile.image_bytes
+    assert image == targets.load(str(own)).image(2).bytes > targets.load("residency-lab").image().bytes
+
+
+def test_a_worker_that_was_killed_while_idle_leaves_a_word_in_the_run(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was lost, and yet somebody kills processes here: the run says so, once."""
+    from k3gate.probing import execute
+
+    ended = execute._Worker.ended
+
+    def killed(worker: Any, *, stopped: bool) -> Any:
+        return attrs.evolve(ended(worker, stopped=stopped), reason="the worker died of SIGKILL")
+
+    monkeypatch.setattr(execute._Worker, "ended", killed)
+    record = harness.measure(store, begin(store), Listener())
+    assert (
+        len([one for one in record.run.notices if "died of SIGKILL" in one])
+        == len({one for one in record.run.notices if "died of SIGKILL" in one})
+        > 0
     )

@@ -283,3 +283,29 @@ def test_level_2_caches_below_the_last_level_count_too(make_inventory) -> None:
     cpus = working_sets.one_per_core(inventory.cpu.online, inventory.cpu.siblings)
     assert working_sets.level_2_bytes(inventory.cpu, cpus) == 64 * 2 * 2**20
     assert working_sets.working_set(inventory.cpu, cpus) == 4 * (2 * 60 + 64 * 2) * 2**20
+
+
+def test_a_short_run_on_eight_nodes_keeps_what_decides_the_machine(make_inventory) -> None:
+    """Residency and the machine's rate are two cheap cases; eight local cells must not push them out."""
+    from k3gate.probing import plan
+
+    inventory = make_inventory("bare_metal")
+    nodes = [
+        NumaNode(n, tuple(range(8 * n, 8 * n + 8)), 96 * 2**30, 90 * 2**30, "dram", {n: 10}) for n in range(8)
+    ]
+    inventory = with_nodes(inventory, *nodes)
+    planned = plan.plan([MemoryProbe()], inventory, Profile("smoke", 20.0))
+    names = [case.name for case in planned.cases]
+    assert {"read.machine", "residency.image"} <= set(names)
+    assert planned.seconds <= 18.0
+    assert all(case.rounds == 3 for case in planned.cases)
+
+
+def test_a_part_of_the_image_is_not_called_the_image(make_inventory) -> None:
+    inventory = make_inventory("bare_metal")
+    for wanted, words in (
+        (10**12 * 2, "as much of the target's image as can be had"),
+        (10**9, "the target's image"),
+    ):
+        planned = plan_of(inventory, Profile("standard", 1200.0, image_bytes=wanted))
+        assert f"Residency: {words}, " in case_of(planned, "residency.image").title

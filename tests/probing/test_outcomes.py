@@ -100,7 +100,7 @@ def test_an_outcome_of_too_few_rounds_is_unstable_and_says_so() -> None:
 def test_one_failed_round_decides_and_keeps_the_samples_of_the_others(state: State) -> None:
     outcome = merged(metric(0, 100), (ran(1, state, "died of SIGSEGV"), []))
     assert outcome.state is state
-    assert outcome.reason == "round 1: died of SIGSEGV; later rounds were not tried"
+    assert outcome.reason == "round 2 of 3: died of SIGSEGV; later rounds were not tried"
     assert [sample.value for sample in outcome.metrics[0].samples] == [100]
 
 

@@ -64,7 +64,7 @@ def test_outliers_are_named_and_never_dropped() -> None:
     values = samples([99, 100, 101] * 3, [99, 100, 101] * 3, [99, 100, 101] * 3 + [130])
     summary = summarise(values, MEMORY_READ)
     assert summary.state is State.OK
-    assert summary.reason == "outliers: 130 B/s in round 2 (modified z 20)"
+    assert summary.reason == "outliers: 130 B/s in round 3 (modified z 20)"
 
 
 def test_an_exact_metric_has_the_range_of_its_samples() -> None:
