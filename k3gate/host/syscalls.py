@@ -16,7 +16,7 @@ from typing import Any
 
 from attrs import evolve
 
-from k3gate import documents
+from k3gate import documents, units
 from k3gate.errors import UsageError
 from k3gate.host import cpulist
 from k3gate.host.files import ENTRIES, SMALL, Root
@@ -139,7 +139,7 @@ def answers_of(inventory: Inventory) -> dict[str, Any]:
         return note if note is not None and note.source == source else None
 
     if told("cpu.allowed", _AFFINITY) and inventory.cpu.allowed:
-        answers["affinity"] = _ranges(inventory.cpu.allowed)
+        answers["affinity"] = units.cpu_list(inventory.cpu.allowed)
     if told("limits.memlock_bytes", _LIMIT):
         amount = inventory.limits.memlock_bytes
         answers["memlock"] = "unlimited" if amount is None else amount
@@ -154,17 +154,6 @@ def answers_of(inventory: Inventory) -> dict[str, Any]:
     if reasons:
         answers["reasons"] = reasons
     return answers if len(answers) > 1 else {}
-
-
-def _ranges(cpus: tuple[int, ...]) -> str:
-    """A list of CPUs as the kernel writes it: 0-3,8."""
-    runs: list[list[int]] = []
-    for cpu in cpus:
-        if runs and cpu == runs[-1][1] + 1:
-            runs[-1][1] = cpu
-        else:
-            runs.append([cpu, cpu])
-    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in runs)
 
 
 def recall(root: Root, notes: Notes, machine: Machine, kernel: Kernel) -> tuple[Machine, Kernel]:
@@ -187,6 +176,11 @@ def recall(root: Root, notes: Notes, machine: Machine, kernel: Kernel) -> tuple[
         else:
             notes.implausible("machine.id", CAPTURE, "not a machine id")
     return machine, kernel
+
+
+def is_machine_id(raw: bytes) -> bool:
+    """Whether a file holds the number that names one machine."""
+    return _ID.fullmatch(raw.decode("ascii", "replace").strip("\0 \t\r\n")) is not None
 
 
 def prepare(root: Root) -> None:

@@ -1,0 +1,195 @@
+"""Takes out of the raw files of a machine what names that one machine or its people, keeping what host/ reads.
+
+Serial numbers and asset tags become "x" and UUIDs zeros, of the same length, so that a firmware table keeps its
+shape. Names of hosts and users are replaced as whole words, and only where a kernel puts them: in its
+version, its command line and the paths of control groups.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from k3gate.host.kernel import without_identities
+
+_TABLES = re.compile(r"sys/firmware/dmi/(?:tables/DMI|entries/[^/]+/raw)")
+_MAC = re.compile(rb"(?<![0-9A-Fa-f:])[0-9A-Fa-f]{2}(?::[0-9A-Fa-f]{2}){5}(?![0-9A-Fa-f:])")
+_NO_MAC = b"00:00:00:00:00:00"
+_CPUINFO_SERIAL = re.compile(rb"(?m)^(Serial[ \t]*:)[^\n]*$")
+_STATUS_LINES = (b"Cpus_allowed", b"Mems_allowed")
+_PARTITION = re.compile(r"(?i)\b((?:PART)?UUID)=[^\s,]+")
+_BUILDER = re.compile(r"\((?![^()\s]*microsoft)[^()\s]+@[^()\s]+\)", re.I)
+_HOME = re.compile(r"/(home|Users)/[^/\s]+")
+_PLAIN_NAMES = frozenset({"localhost", "localdomain", "host", "local", "(none)", "root", "user"})
+_SHORTEST_NAME = 3
+_CONTAINER_NAME = re.compile(r"[0-9a-f]{12,}")
+_MOUNT_LINES = 20_000
+_GROUP_LINES = 100
+
+
+class Names:
+    """The names of a machine and of its user, and how they are replaced."""
+
+    def __init__(self, hosts: Iterable[str] = (), users: Iterable[str] = ()) -> None:
+        words: dict[str, str] = {}
+        for host in hosts:
+            first, _, domain = host.partition(".")
+            words.update((word, "host") for word in (host, first, domain) if _tells(word))
+        words.update((user, "user") for user in users if _tells(user))
+        self._words = {word.lower(): instead for word, instead in words.items()}
+        # Docker names a container by the beginning of its id, which goes on in the path of its control group.
+        patterns = [
+            re.escape(word) if _CONTAINER_NAME.fullmatch(word) else rf"(?<![^\W_]){re.escape(word)}(?![^\W_])"
+            for word in sorted(self._words, key=len, reverse=True)
+        ]
+        self._pattern = re.compile("|".join(patterns), re.I) if patterns else None
+        self._mounts: tuple[str, ...] = ("sys/fs/cgroup",)
+
+    def apply(self, text: str) -> str:
+        """`text` without the names and without the names of home folders."""
+        text = _HOME.sub(r"/\1/user", text)
+        if self._pattern is None:
+            return text
+        return self._pattern.sub(lambda match: self._words[match[0].lower()], text)
+
+    def learn_mounts(self, mountinfo: str) -> None:
+        """Takes note of where control groups are mounted: what lies below is named as in proc/self/cgroup."""
+        found = {fields[4].strip("/") for fields, _ in _cgroup_mounts(mountinfo)} - {""}
+        self._mounts = tuple(sorted({*self._mounts, *found}, key=len, reverse=True))
+
+    def path(self, path: str, *, folder: bool = False) -> str:
+        """The path of a file (whose own name stays) or of a folder, as the capture is to have it."""
+        for mount in self._mounts:
+            if path.startswith(f"{mount}/"):
+                group, slash, name = path[len(mount) :].rpartition("/")
+                below = self.apply(group + slash + name) if folder else self.apply(group) + slash + name
+                return self.mount(f"/{mount}")[1:] + below
+        return path
+
+    def mount(self, path: str) -> str:
+        """Where a hierarchy of control groups is mounted; that below /sys is the kernel's own name."""
+        return path if path.startswith("/sys/") else self.apply(path)
+
+
+def _tells(name: str) -> bool:
+    return len(name) >= _SHORTEST_NAME and name.lower() not in _PLAIN_NAMES
+
+
+def clean(path: str, raw: bytes, names: Names) -> bytes:
+    """The content of the file at `path` as it goes into a capture."""
+    if _TABLES.fullmatch(path):
+        return without_serials(raw)
+    if path == "proc/cpuinfo":
+        raw = _CPUINFO_SERIAL.sub(rb"\1 0", raw)
+    elif path == "proc/self/status":
+        raw = b"".join(line for line in raw.splitlines(keepends=True) if line.startswith(_STATUS_LINES))
+    elif path == "proc/sys/kernel/hostname":
+        return b"host\n"
+    elif path in _TEXTS:
+        text = raw.decode("utf-8", "surrogateescape")
+        raw = _TEXTS[path](text, names).encode("utf-8", "surrogateescape")
+    return _MAC.sub(_NO_MAC, raw)
+
+
+def _command_line(text: str, names: Names) -> str:
+    # First as the inventory does it, so that the capture gives the same.
+    kept = without_identities(text.rstrip("\0 \t\r\n"))
+    return names.apply(_PARTITION.sub(r"\1=(removed)", kept)) + "\n"
+
+
+def _version(text: str, names: Names) -> str:
+    release = re.match(r"Linux version \S{1,200}", text)
+    end = release.end() if release else 0
+    return text[:end] + names.apply(_BUILDER.sub("(user@host)", text[end:]))
+
+
+def _mountinfo(text: str, names: Names) -> str:
+    """The mounts of control groups alone."""
+    lines = []
+    for fields, kinds in _cgroup_mounts(text):
+        kept = [*fields[:3], names.apply(fields[3]), names.mount(fields[4]), *fields[5:6]]
+        # The options name the controllers; what was mounted may be any word.
+        after = [kinds[0], kinds[0], kinds[-1]][: len(kinds)]
+        lines.append(" ".join([*kept, "-", *after]))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _cgroup_mounts(text: str) -> list[tuple[list[str], list[str]]]:
+    """The fields before and after the dash of each line that limits.py takes for a mount of control groups."""
+    found = []
+    for line in text.splitlines()[:_MOUNT_LINES]:
+        before, dash, after = line.partition(" - ")
+        fields, kinds = before.split(), after.split()
+        if dash and len(fields) >= 5 and kinds and kinds[0] in ("cgroup", "cgroup2"):
+            found.append((fields, kinds))
+    return found
+
+
+def _groups(text: str, names: Names) -> str:
+    lines = [line.split(":", 2) for line in text.splitlines()[:_GROUP_LINES]]
+    return "".join(f"{line[0]}:{line[1]}:{names.apply(line[2])}\n" for line in lines if len(line) == 3)
+
+
+def _path(text: str, names: Names) -> str:
+    return names.apply(text)
+
+
+_TEXTS = {
+    "proc/cmdline": _command_line,
+    "proc/version": _version,
+    "proc/self/mountinfo": _mountinfo,
+    "proc/self/cgroup": _groups,
+    "proc/1/cgroup": _groups,
+    "proc/self/cpuset": _path,
+}
+
+# Offsets of the string numbers of serial numbers and asset tags, by type (DMTF DSP0134).
+_SECRET_STRINGS = {1: (7,), 2: (7, 8), 3: (7, 8), 4: (32, 33), 17: (24, 25), 22: (7,), 39: (8, 9)}
+# Other numbers of the one machine: the UUID of the system, the serial number of a battery.
+_SECRET_BYTES = {1: (8, 24), 22: (16, 18)}
+# OEM strings, and how to reach the controller over the network; from 128 on what only the maker understands.
+_OPAQUE = frozenset({11, 12, 42, *range(128, 256)})
+_END = 127
+# What firmware writes where there is no serial number; blanked, a name that shares the text would change.
+_NOTHING = re.compile(
+    rb"(?i)[ .x0-]*|to be filled by o\.?e\.?m\.?|default string|not (?:specified|available|applicable|provided)"
+    rb"|no dimm|no module installed|none|n/?a|unknown|undefined|empty|null"
+    rb"|asset ?tag|(?:chassis |system )?serial number"
+)
+
+
+def without_serials(table: bytes) -> bytes:
+    """A firmware table of the same shape without serial numbers, asset tags and UUIDs; never raises."""
+    out = bytearray(table)
+    position = 0
+    while position + 4 <= len(out):
+        kind, length = out[position], out[position + 1]
+        end = position + length
+        stop = out.find(b"\0\0", end) if length >= 4 and end <= len(out) else -1
+        if stop < 0:
+            # No structure can be told apart from here on; its header says to the reader what is wrong.
+            position += 4
+            break
+        if kind in _OPAQUE:
+            out[position + 4 : end] = bytes(length - 4)
+            _blank(out, end, stop, None)
+        else:
+            wanted = {out[position + at] for at in _SECRET_STRINGS.get(kind, ()) if at < length}
+            _blank(out, end, stop, wanted)
+            low, high = _SECRET_BYTES.get(kind, (length, length))
+            high = min(high, length)
+            out[position + low : position + high] = bytes(max(0, high - low))
+        position = stop + 2
+        if kind == _END:
+            break
+    out[position:] = b"x" * (len(out) - position)
+    return bytes(out)
+
+
+def _blank(out: bytearray, start: int, stop: int, wanted: set[int] | None) -> None:
+    """Writes x over the strings of these numbers (None: all) in the strings between `start` and `stop`."""
+    at = start
+    for number, part in enumerate(bytes(out[start:stop]).split(b"\0"), 1):
+        if (wanted is None or number in wanted) and not _NOTHING.fullmatch(part):
+            out[at : at + len(part)] = b"x" * len(part)
+        at += len(part) + 1

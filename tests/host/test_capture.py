@@ -1,0 +1,267 @@
+"""A capture gives the machine back, and nothing by which the one machine or its people could be known."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import os
+import re
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from k3gate import host
+from k3gate.errors import UsageError
+from k3gate.host import capture, redaction, smbios
+from k3gate.host.redaction import Names, clean, without_serials
+from k3gate.records import State
+
+MACHINES = Path(__file__).resolve().parent.parent.parent.parent / "shared" / "machines"
+TABLES = sorted(MACHINES.glob("*/DMI*.bin"))
+ARCHIVES = sorted(MACHINES.glob("*/sysroot.tar.bz2"))
+MACHINE_ID = "0123456789abcdef" * 2
+MAC = "02:fc:00:4a:00:01"
+
+
+def everything(path: Path) -> bytes:
+    """All bytes of a capture, names and contents."""
+    return gzip.decompress(path.read_bytes())
+
+
+def member(path: Path, name: str) -> str:
+    with tarfile.open(path) as made:
+        content = made.extractfile(name)
+        assert content is not None
+        return content.read().decode()
+
+
+def names_of_this_machine() -> set[str]:
+    found = {os.uname().nodename}
+    for pattern in (
+        "etc/machine-id",
+        "sys/class/net/*/address",
+        "sys/class/dmi/id/*serial",
+        "sys/class/dmi/id/*uuid",
+    ):
+        for path in Path("/").glob(pattern):
+            try:
+                found.add(path.read_text().strip())
+            except OSError:
+                continue
+    return {
+        name
+        for name in found
+        if len(name) >= 3 and name.strip("0:- ") and not redaction._NOTHING.fullmatch(name.encode())
+    }
+
+
+def test_the_capture_of_this_machine_gives_this_machine_without_its_names(tmp_path: Path) -> None:
+    path = tmp_path / "box.tar.gz"
+    done = capture.write(path)
+    assert done.differs == ()
+    live, captured = host.read(), host.read(path)
+    assert host.stable(captured) == host.stable(live)
+    assert captured.root == str(path)
+    written = everything(path).lower()
+    assert [name for name in names_of_this_machine() if name.lower().encode() in written] == []
+
+
+def test_a_capture_of_a_capture_is_the_same_bytes(make_root, tmp_path: Path) -> None:
+    folder = make_root({"etc/machine-id": MACHINE_ID, "syscalls.json": '{"version": 1, "affinity": "0-2"}'})
+    for name, place in (("a", folder), ("b", folder), ("c", tmp_path / "a")):
+        capture.write(tmp_path / name, place)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes() == (tmp_path / "c").read_bytes()
+    assert host.stable(host.read(tmp_path / "c")) == host.stable(host.read(folder))
+    assert host.read(tmp_path / "c").cpu.allowed == (0, 1, 2)
+
+
+def test_the_machine_id_is_kept_salted_alone(make_root, tmp_path: Path) -> None:
+    folder = make_root({"etc/machine-id": f"{MACHINE_ID}\n"})
+    capture.write(tmp_path / "a", folder)
+    assert host.read(tmp_path / "a").machine.id == host.read(folder).machine.id is not None
+    assert MACHINE_ID.encode() not in everything(tmp_path / "a")
+
+
+def test_names_are_taken_out_where_the_kernel_puts_them(make_root, tmp_path: Path) -> None:
+    group = "/kubepods/box7.slice/job"
+    folder = make_root(
+        {
+            "proc/sys/kernel/hostname": "box7.example.com\n",
+            "proc/version": "Linux version 6.1.0-13-amd64 (me@box7) (gcc 12) #1 SMP box7\n",
+            "proc/cmdline": f"root=PARTUUID=1234abcd-02 quiet x=box7 BOOTIF={MAC} v=/home/alice/k box71\n",
+            "proc/self/cgroup": f"0::{group}\n",
+            "proc/self/mountinfo": "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 8:2 / /home/alice rw - ext4 /dev/sdb rw\n"
+            "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 box7 rw\n",
+            f"sys/fs/cgroup{group}/memory.max": f"{2**30}\n",
+            f"sys/fs/cgroup{group}/memory.current": "4096\n",
+            "sys/class/dmi/id/board_name": f"X13 {MAC}\n",
+        }
+    )
+    done = capture.write(tmp_path / "a", folder)
+    written = everything(tmp_path / "a")
+    assert re.findall(rb"box7\b|alice|example|1234abcd|" + MAC.encode(), written) == []
+    assert b"box71" in written
+    assert member(tmp_path / "a", "proc/cmdline").startswith("root=PARTUUID=(removed) quiet x=host")
+    assert (
+        member(tmp_path / "a", "proc/self/mountinfo")
+        == "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+    )
+    captured = host.read(tmp_path / "a")
+    assert captured.limits.cgroup_memory_bytes == 2**30
+    assert captured.kernel.release == "6.1.0-13-amd64"
+    assert "kernel.command_line" in done.differs
+
+
+@pytest.mark.parametrize("path", ARCHIVES, ids=lambda path: path.parent.name)
+def test_captured_machines_are_given_back(path: Path, tmp_path: Path) -> None:
+    assert capture.write(tmp_path / "a", path).differs == ()
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.parent.name)
+def test_firmware_tables_keep_what_is_read_of_them_and_no_serial_number(path: Path, tmp_path: Path) -> None:
+    table = path.read_bytes()
+    cleaned = without_serials(table)
+    assert len(cleaned) == len(table)
+    assert smbios.decode(smbios.structures(cleaned)) == smbios.decode(smbios.structures(table))
+    for number, one in enumerate(smbios.structures(cleaned).structures):
+        for offset in redaction._SECRET_STRINGS.get(one.type, ()):
+            text = (one.text(offset) or "").encode()
+            assert redaction._NOTHING.fullmatch(text), (number, text)
+        if one.type == 1:
+            assert one.formatted[8:24].strip(b"\0") == b""
+    assert capture.write(tmp_path / "a", path.parent).differs == ()
+
+
+def structure(kind: int, body: bytes, *strings: bytes) -> bytes:
+    return bytes([kind, 4 + len(body), 1, 0]) + body + b"\0".join(strings) + b"\0\0"
+
+
+def test_serial_numbers_of_a_table_are_blanked_and_their_neighbours_stay() -> None:
+    system = structure(
+        1, bytes([1, 2, 0, 3]) + b"0123456789abcdef" + b"\6\0\0", b"Maker", b"Product", b"CZ1234567"
+    )
+    oem = structure(200, b"\x02\xfc\x00\x4a\x00\x01", b"CZ1234567")
+    modules = structure(
+        17, bytes(16) + bytes([0, 1, 0, 1, 2, 3, 4, 5]) + b"\0", b"Samsung", b"ABC123", b"NO DIMM", b"p"
+    )
+    cleaned = without_serials(system + oem + modules + structure(127, b"") + b"left over CZ1234567")
+    assert b"CZ1234567" not in cleaned
+    assert b"0123456789abcdef" not in cleaned
+    assert b"\x02\xfc" not in cleaned
+    for kept in (b"Maker", b"Product", b"Samsung"):
+        assert kept in cleaned
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(max_size=400))
+def test_random_tables_keep_their_length(raw: bytes) -> None:
+    assert len(without_serials(raw)) == len(raw)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from([*redaction._TEXTS, "proc/cpuinfo", "proc/self/status", "sys/x"]), st.binary(max_size=200)
+)
+def test_random_files_can_be_cleaned(path: str, raw: bytes) -> None:
+    names = Names(["box7.example.com", "0123456789ab"], ["alice"])
+    names.learn_mounts(raw.decode("latin-1"))
+    cleaned = clean(path, raw, names)
+    assert clean(path, cleaned, names) == cleaned
+    assert not names.path("sys/fs/cgroup/a/b").startswith("/")
+
+
+def test_the_name_of_a_container_is_found_in_its_long_id() -> None:
+    names = Names(["8eafcf70f523"])
+    assert "8eafcf70f523" not in names.apply("/docker/8eafcf70f52371d6efaff01ebef53269")
+    assert Names(["localhost", "vm"], ["root"]).apply("vm localhost root") == "vm localhost root"
+
+
+def test_what_the_machine_refuses_is_refused_by_the_capture(
+    make_root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_root({"sys/firmware/dmi/tables/DMI": b"secret", "proc/loadavg": "0 0 0 1/1 1\n"})
+    whole = host.files.Root.raw
+
+    def raw(self, relative: str, limit: int = 0, *, head: bool = False) -> bytes:
+        if relative.endswith("/DMI") and type(self) is host.files.Root:
+            raise PermissionError(errno.EACCES, "no")
+        return whole(self, relative, limit, head=head)
+
+    monkeypatch.setattr(host.files.Root, "raw", raw)
+    assert capture.write(tmp_path / "a", folder).differs == ()
+    assert b"secret" not in everything(tmp_path / "a")
+    slots = host.read(tmp_path / "a").provenance["memory.slots"]
+    assert slots.state is State.NOT_PERMITTED
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])
+def test_nothing_is_left_where_a_capture_is_cut_short(
+    make_root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def fails(_: int) -> None:
+        raise error
+
+    folder = make_root()
+    target = tmp_path / "out" / "a"
+    target.parent.mkdir()
+    target.write_bytes(b"earlier")
+    monkeypatch.setattr(os, "fsync", fails)
+    with pytest.raises(type(error)):
+        capture.write(target, folder)
+    assert [path.name for path in target.parent.iterdir()] == ["a"]
+    assert target.read_bytes() == b"earlier"
+
+
+def test_only_captures_are_taken_for_captures(make_root, tmp_path: Path) -> None:
+    capture.write(tmp_path / "a", make_root())
+    assert capture.is_capture(tmp_path / "a")
+    (tmp_path / "b").write_bytes(gzip.compress(b"hello"))
+    (tmp_path / "c").write_bytes((tmp_path / "a").read_bytes()[:40])
+    with tarfile.open(tmp_path / "d", "w:gz") as made:
+        made.addfile(tarfile.TarInfo("capture.json"))
+    for name in "bcd":
+        assert not capture.is_capture(tmp_path / name)
+    assert not capture.is_capture(tmp_path / "none")
+
+
+def k3gate(*arguments: str, folder: Path) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "k3gate", *arguments],
+        cwd=folder,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def test_the_command_replaces_captures_alone_and_writes_to_pipes(make_root, tmp_path: Path) -> None:
+    make_root()
+    (tmp_path / "notes").write_text("mine")
+    for _ in range(2):
+        done = k3gate("capture", "--root", "root", "-o", "a", folder=tmp_path)
+        assert done.returncode == 0, done.stderr
+    piped = k3gate("capture", "--root", "a", "-o", "/dev/stdout", folder=tmp_path)
+    assert piped.stdout == (tmp_path / "a").read_bytes()
+    for output, said in (
+        ("notes", b"is no capture"),
+        (".", b"a directory"),
+        ("no/x", b"no directory"),
+        ("", b"empty"),
+    ):
+        done = k3gate("capture", "--root", "root", "-o", output, folder=tmp_path)
+        assert done.returncode == 2
+        assert said in done.stderr
+        assert done.stderr.count(b"\n") == 1
+    assert (tmp_path / "notes").read_text() == "mine"
+
+
+def test_a_capture_that_would_be_too_large_is_refused(
+    make_root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capture.archive, "KEPT_BYTES", 1000)
+    with pytest.raises(UsageError, match="MiB of files"):
+        capture.write(tmp_path / "a", make_root())
