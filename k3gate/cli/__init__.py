@@ -27,6 +27,7 @@ early.over()
 COMMANDS = {
     "run": "Measure this machine, store the run, judge it.",
     "host": "Show what this machine is.",
+    "capture": "Write what this machine is to a file that travels.",
     "probes": "List the probes and what they measure.",
     "runs": "List the stored runs.",
     "show": "Show a stored run: its cases, metrics and proofs.",
