@@ -64,10 +64,12 @@ def judge(criterion: Criterion, record: RunRecord, target: Target) -> Judgement:
     declaration = metrics.find(criterion.metric or "")
     assert declaration is not None  # the loader refuses names that are not declared
     doubt = hardware.doubt(record.inventory) if criterion.hardware else None
-    if doubt is None and criterion.settled_by == "one_memory_node":
+    if criterion.settled_by == "one_memory_node":
         settled = _one_memory_node(record)
-        if settled is not None:
+        if settled is not None and doubt is None:
             return settled
+        if settled is not None:
+            return unproven(f"No evidence about the hardware: {doubt}. Seen here: {settled.reason}")
     rows = _rows(record, declaration.name, criterion.where)
     if criterion.over is not None:
         main = {node.id for node in hardware.main_nodes(record.inventory)}
@@ -346,7 +348,7 @@ def _one_memory_node(record: RunRecord) -> Judgement | None:
 
 def _place(metric: Metric) -> str:
     labels = metric.labels
-    if labels.get("scope") == "machine":
+    if labels.get("scope") == "machine" and metric.name.startswith(_BANDWIDTH):
         return "Whole machine"
     if labels.get("cpu_node") is None:
         declaration = metrics.find(metric.name)

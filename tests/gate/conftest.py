@@ -70,7 +70,11 @@ def residency(held: float | None, **changes: Any) -> Outcome:
 
 def idle(other: float = 0.01, steal: float = 0.0) -> Outcome:
     """What the harness says of the rest of the machine."""
-    rows = (make_metric("machine.cpu.other_share", other), make_metric("machine.cpu.steal_share", steal))
+    here = {"labels": {"scope": "machine"}}
+    rows = (
+        make_metric("machine.cpu.other_share", other, **here),
+        make_metric("machine.cpu.steal_share", steal, **here),
+    )
     return Outcome("machine", "idle", State.OK, None, 0.0, 1, (), rows)
 
 

@@ -407,6 +407,7 @@ def test_a_busy_machine_fails_idle(
 ) -> None:
     found = check(make_record(replaced(build.sound(), build.idle(other, steal))), "roofline.idle")
     assert found.verdict is Verdict.FAIL
+    assert found.reason.startswith("Share of CPU time that ")
     assert word in found.reason
 
 
