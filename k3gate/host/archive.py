@@ -8,6 +8,7 @@ archive, is refused in one line. Of a name that stands twice the last counts.
 from __future__ import annotations
 
 import errno
+import io
 import lzma
 import os
 import stat
@@ -53,7 +54,8 @@ _Folder = dict[str, _Node]
 class ArchiveRoot(Root):
     """The root of a machine whose files lie in a tar archive, plain or compressed by gzip, bzip2 or xz."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, raw: bytes | None = None) -> None:
+        """The archive at `path`, or the bytes that are to be written there."""
         self.path = os.path.realpath(path)
         self.live = False
         self.refused = {}
@@ -61,7 +63,7 @@ class ArchiveRoot(Root):
         self._tree: _Folder = {}
         shown = documents.printable(str(path)).replace("\n", "\\n")
         try:
-            with _plain_file(self.path) as file:
+            with _plain_file(self.path) if raw is None else io.BytesIO(raw) as file:
                 self._tree = _Reader(file).tree()
         except RefusedError as error:
             raise UsageError(f"{shown}: {error}; give the root of a machine, or a capture of one") from None

@@ -16,7 +16,6 @@ import io
 import json
 import os
 import tarfile
-import tempfile
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import Any
 from attrs import frozen
 
 from k3gate import __version__, documents
+from k3gate.atomic import replacing
 from k3gate.errors import UsageError
 from k3gate.host import archive, inventory, redaction, syscalls
 from k3gate.host.files import LARGE, SMALL, Root, open_root
@@ -154,20 +154,10 @@ class Recorder(Root):
 def write(target: Path, place: str | Path = "/") -> Summary:
     """Captures the machine at `place` into the file `target`, whole or not at all; `UsageError` if it cannot."""
     raw, read, files = pack(place)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=".k3gate.")
-    try:
-        with open(handle, "wb") as stream:
-            stream.write(raw)
-            stream.flush()
-            os.fsync(stream.fileno())
-        differs = _differences(inventory.stable(read), inventory.stable(inventory.read(name)))
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(name).chmod(0o666 & ~umask)
-        Path(name).replace(target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    captured = inventory.read(archive.ArchiveRoot(target, raw))
+    differs = _differences(inventory.stable(read), inventory.stable(captured))
+    with replacing(target) as file:
+        file.write(raw)
     return Summary(len(raw), files, tuple(differs))
 
 

@@ -243,7 +243,7 @@ def test_any_tree_with_any_links_can_be_read(tmp_path: Path, tree: list[Member],
 @BOUNDED
 @given(
     st.lists(
-        st.tuples(PATH, st.one_of(st.binary(max_size=9), st.just("->../a"), st.just("->/sys/b"))), max_size=12
+        st.tuples(PATH, st.one_of(st.binary(max_size=9), st.just("->a"), st.just("->/sys/b"))), max_size=12
     )
 )
 def test_an_archive_reads_like_the_folder_that_it_was_made_of(
@@ -256,7 +256,7 @@ def test_an_archive_reads_like_the_folder_that_it_was_made_of(
             path.parent.mkdir(parents=True, exist_ok=True)
             if isinstance(content, str):
                 path.symlink_to(content[2:])
-            elif folder in path.parent.resolve().parents or path.parent.resolve() == folder:
+            elif not path.is_symlink() and folder in path.parent.resolve().parents:
                 path.write_bytes(content)
         except OSError:
             continue
