@@ -33,6 +33,8 @@ NAME = 4096
 DEPTH = 64
 # For one member: its header and those that carry a long name or a table of attributes.
 HEADER_BYTES = 64 * 1024
+# For all members together, besides one block each: such tables are slow to take apart.
+EXTRA_BYTES = 2**26
 # About what Python needs for an entry besides the bytes of its name and content.
 _ENTRY_BYTES = 300
 _END = bytes(tarfile.BLOCKSIZE)
@@ -172,6 +174,7 @@ class _Reader:
         self._stream = Stream(file)
         self._folders: _Folder = {}
         self._kept = 0
+        self._extra = 0
         # Most files of sysfs hold one of a few texts; each text is kept once.
         self._contents: dict[bytes, bytes] = {}
 
@@ -185,6 +188,9 @@ class _Reader:
                 member = archive.next()
                 if member is None:
                     break
+                self._extra += HEADER_BYTES - self._stream.left - tarfile.BLOCKSIZE
+                if self._extra > EXTRA_BYTES:
+                    raise RefusedError(f"holds more than {EXTRA_BYTES // 2**20} MiB of headers")
                 # Else the archive object would keep every member, and headers for all members would add up.
                 archive.members = []  # type: ignore[attr-defined]
                 archive.pax_headers = {}

@@ -66,7 +66,8 @@ class Stream(io.RawIOBase):
         self._buffer = b""
         self._at = 0  # in the buffer
         self._position = 0
-        self._allowed = 0
+        self.left = 0
+        """Bytes that may still be read."""
         self.last = b""
         """The last header block that was read."""
         magic = file.read(6)
@@ -76,7 +77,7 @@ class Stream(io.RawIOBase):
 
     def allow(self, size: int) -> None:
         """From now on `size` bytes may be read; more are refused. Skipping does not count."""
-        self._allowed = size
+        self.left = size
 
     def tell(self) -> int:
         """Bytes read or skipped."""
@@ -99,9 +100,9 @@ class Stream(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         """`size` bytes, fewer only at the end."""
-        if not 0 <= size <= self._allowed:
+        if not 0 <= size <= self.left:
             raise RefusedError("not a readable tar archive: a header without end")
-        self._allowed -= size
+        self.left -= size
         parts: list[bytes] = []
         missing = size
         while missing:

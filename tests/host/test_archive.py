@@ -174,6 +174,8 @@ def test_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert "MiB of files" in refusal(put(tmp_path, kept))
     folders = tar([(f"sys/{n}/" + "d/" * 60 + "x", b"") for n in range(80)])
     assert "MiB of files" in refusal(put(tmp_path, gzip.compress(folders)))
+    monkeypatch.setattr(archive, "EXTRA_BYTES", 5000)
+    assert "MiB of headers" in refusal(put(tmp_path, tar([("sys/" + "n" * 2000, b"")] * 5)))
     monkeypatch.setattr(archive, "DISK_BYTES", 1000)
     assert "larger than a capture may be" in refusal(put(tmp_path, unpacked))
 
