@@ -50,10 +50,11 @@ def _seconds(value: float, digits: int, space: str) -> str:
 
 
 def gib(value: float | None, space: str = " ") -> str:
-    """Bytes in GiB, as memory is sold: "24.0 GiB"; None is "unknown"."""
+    """Bytes in GiB, as memory is sold: "24.0 GiB", "4,096 GiB"; None is "unknown"."""
     if value is None:
         return "unknown"
-    return f"{significant(value / 2**30)}{space}GiB"
+    size = value / 2**30
+    return f"{f'{size:,.0f}' if size >= 1000 else significant(size)}{space}GiB"
 
 
 def exact_bytes(value: int, space: str = " ") -> str:

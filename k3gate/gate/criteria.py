@@ -24,8 +24,8 @@ from k3gate.records import Bound, Scalar
 
 SHIPPED = Path(__file__).parent / "data" / "criteria.toml"
 
-RULES = ("bare_metal", "placement", "residency", "evidence", "licence", "steps")
-"""What is no bound, by name; `k3gate.gate.rules` has the code of each."""
+RULES = ("bare_metal", "population", "speed", "placement", "residency", "evidence", "licence", "steps")
+"""What is no bound, by name; `k3gate.gate.rules` and `modules` have the code of each."""
 SETTLED_BY = ("one_memory_node",)
 """Facts of the inventory that pass a check without a measurement."""
 SUBJECTS = ("checkpoint", "converted", "runtime", "machine", "bom")

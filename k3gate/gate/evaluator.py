@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from k3gate.gate import bounds, rules, waivers
+from k3gate.gate import bounds, modules, rules, waivers
 from k3gate.gate.criteria import Criteria, Criterion
 from k3gate.gate.judgement import Judgement, badness, unproven, worst
 from k3gate.gate.steps import STEPS, Step
@@ -108,6 +108,10 @@ def _judge(entry: Criterion, record: RunRecord, target: Target, decided: Mapping
             return bounds.judge(entry, record, target)
         case "bare_metal":
             return rules.bare_metal(record)
+        case "population":
+            return modules.population(record)
+        case "speed":
+            return modules.speed(record)
         case "placement":
             return rules.placement(record)
         case "residency":

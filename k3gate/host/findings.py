@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from k3gate.host import module_findings
 from k3gate.host import numa as nodes
 from k3gate.host.memory import MEMINFO
 from k3gate.records import Finding, Inventory, Numa, Severity
@@ -223,13 +224,26 @@ def _odd_nodes(numa: Numa) -> Iterator[Finding]:
     if bare:
         yield Finding(
             "nodes_without_cpus",
-            Severity.LOW,
+            Severity.MEDIUM
+            if any(node.kind in ("gpu", "pmem", "unknown") for node in bare)
+            else Severity.LOW,
             f"{_nodes([node.id for node in bare])} with memory and no CPUs",
-            "; ".join(f"node {node.id}: {gib(node.memory_bytes)}, kind {node.kind}" for node in bare[:16]),
+            "; ".join(f"node {node.id}: {gib(node.memory_bytes)}, {_KINDS[node.kind]}" for node in bare[:16]),
             "DRAM at nodes with CPUs",
-            "It may be HBM, persistent, CXL or GPU memory; it is not counted with the DRAM of others.",
+            "MemTotal counts it, the model would be laid on it, and it is no DRAM of a socket: slower, smaller or "
+            "another device's. It is measured apart and not counted with the DRAM of others.",
             "Find out what it is before the weights of K3 are planned into it.",
         )
+
+
+_KINDS = {
+    "dram": "DRAM whose CPUs are off",
+    "hbm": "high-bandwidth memory",
+    "pmem": "persistent memory",
+    "cxl": "CXL memory",
+    "gpu": "memory of a GPU",
+    "unknown": "of unknown kind (HBM, persistent, CXL or GPU memory)",
+}
 
 
 def _nodes(ids: list[int]) -> str:
@@ -315,6 +329,7 @@ _RULES: tuple[Callable[[Inventory], Iterator[Finding]], ...] = (
     _virtual,
     _restricted,
     _memory,
+    module_findings.find,
     _topology,
     _kernel,
     _frequency,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
+from k3gate.host import module_map
 from k3gate.host.numa import doubtful, nodes_of_packages
 from k3gate.records import Cache, Inventory, NumaNode, State
 from k3gate.units import cpu_list, gib, quantity, significant
@@ -21,6 +22,7 @@ def page(inventory: Inventory) -> str:
         ("Processors", _processors(inventory)),
         ("Sockets and NUMA nodes", _topology(inventory)),
         ("Memory", _memory(inventory)),
+        ("Memory modules", module_map.lines(inventory, WIDTH)),
         ("Limits of this process", _limits(inventory)),
         ("Kernel and settings", _kernel(inventory)),
         ("Not seen, and why", _unseen(inventory)),
@@ -139,7 +141,8 @@ def _node(node: NumaNode, lead: str) -> Iterator[str]:
         memory = "no memory"
     else:
         memory = f"{gib(node.memory_bytes)} {node.kind if node.kind != 'unknown' else 'of unknown kind'}"
-    cpus = f"{len(node.cpus)} CPUs {cpu_list(node.cpus)}" if node.cpus else "no CPUs"
+    near = f", nearest to node {node.nearest}" if node.nearest is not None else ""
+    cpus = f"{len(node.cpus)} CPUs {cpu_list(node.cpus)}" if node.cpus else f"no CPUs{near}"
     yield textwrap.fill(
         f"{lead}+ node {node.id}: {memory}, {cpus}",
         WIDTH,

@@ -1,0 +1,123 @@
+"""The memory modules: every channel populated and evenly, and every module at its rated speed."""
+
+from __future__ import annotations
+
+from k3gate import units
+from k3gate.gate import hardware
+from k3gate.gate.judgement import Judgement, unproven
+from k3gate.host.channels import channels_per_socket
+from k3gate.records import Inventory, Memory, RunRecord, State, Verdict
+
+DERATING_NOTICED = 0.5
+"""Percent below the rated speed from which on it counts: makers round 2933.3 MT/s to 2933 and to 2934."""
+_EVIDENCE = ("inventory:memory.dimms",)
+_AS_ROOT = "Only root may read the firmware's memory table: run `sudo k3gate run`."
+
+
+def population(record: RunRecord) -> Judgement:
+    """Every channel of every processor that is there has a DRAM module, and as much memory as the others."""
+    inventory, memory = record.inventory, record.inventory.memory
+    if memory.channels is None:
+        return _unknown(inventory, "memory.channels", "Which memory channels are populated is not known")
+    missing = [*_empty(memory), *_unreachable(inventory)]
+    if missing:
+        return Judgement(
+            Verdict.FAIL,
+            f"{'; '.join(missing)}. What is left interleaves more coarsely as well.",
+            observed=_observed(memory),
+            evidence=_EVIDENCE,
+        )
+    if memory.empty_channels is None and memory.populated != memory.slots:
+        return _unknown(inventory, "memory.empty_channels", "Which channels are empty is not known")
+    uneven = _uneven(memory)
+    if uneven is not None:
+        return Judgement(Verdict.FAIL, uneven, observed=_observed(memory), evidence=_EVIDENCE)
+    if memory.mixed_sizes is None:
+        return _unknown(inventory, "memory.mixed_sizes", "Whether the modules are of one size is not known")
+    each = f", {memory.modules_per_channel} modules each" if (memory.modules_per_channel or 1) > 1 else ""
+    return Judgement(
+        Verdict.PASS,
+        f"All {memory.channels} channels are populated alike{each}.",
+        observed=_observed(memory),
+        evidence=_EVIDENCE,
+    )
+
+
+def speed(record: RunRecord) -> Judgement:
+    """No DRAM module runs below the speed that it is rated for."""
+    inventory, memory = record.inventory, record.inventory.memory
+    for field in ("configured_mts", "rated_mts", "derating_percent"):
+        if getattr(memory, field) is None:
+            return _unknown(
+                inventory, f"memory.{field}", "Whether the modules run at their rated speed is not known"
+            )
+    derating, configured = memory.derating_percent, memory.configured_mts
+    assert derating is not None
+    observed = f"{configured:,} of {memory.rated_mts:,} MT/s"
+    if derating > DERATING_NOTICED:
+        several = (memory.modules_per_channel or 1) > 1
+        why = " Two modules on a channel often cost that." if several else ""
+        return Judgement(
+            Verdict.FAIL,
+            f"Modules run up to {units.significant(derating)} % below their rated speed: the slowest at "
+            f"{configured:,} MT/s.{why}",
+            observed=observed,
+            evidence=_EVIDENCE,
+        )
+    return Judgement(
+        Verdict.PASS,
+        f"Every module runs at its rated speed{' or above' if derating < 0 else ''}, the slowest at "
+        f"{configured:,} MT/s.",
+        observed=observed,
+        evidence=_EVIDENCE,
+    )
+
+
+def _empty(memory: Memory) -> list[str]:
+    empty = memory.empty_channels or ()
+    if not empty:
+        return []
+    shown = ", ".join(empty[:6]) + (f" and {len(empty) - 6} more" if len(empty) > 6 else "")
+    whole = len(memory.channel_list or ())
+    return [f"{len(empty)} of {whole} memory channels are empty: {shown}"]
+
+
+def _unreachable(inventory: Inventory) -> list[str]:
+    """Channels of the processors for which the board has no slots, where both numbers are known."""
+    cpu, channels = inventory.cpu, inventory.memory.channel_list
+    each = channels_per_socket(cpu.model)
+    if each is None or not cpu.sockets or channels is None:
+        return []
+    there = sum(channel.processor for channel in channels)
+    lacking = each * cpu.sockets - there
+    if lacking <= 0:
+        return []
+    return [f"the board has slots for {there} of the {each * cpu.sockets} channels of {cpu.model}"]
+
+
+def _uneven(memory: Memory) -> str | None:
+    sizes: dict[int, list[str]] = {}
+    for channel in memory.channel_list or ():
+        if channel.dram and channel.dram_bytes is not None:
+            sizes.setdefault(channel.dram_bytes, []).append(channel.name)
+    if len(sizes) > 1:
+        least = min(sizes)
+        return (
+            f"The channels hold uneven amounts: {units.gib(least)} at {', '.join(sizes[least][:4])}, up to "
+            f"{units.gib(max(sizes))} at others; a part of the memory then interleaves over fewer channels."
+        )
+    if memory.channel_list is None and memory.mixed_sizes:
+        return "The modules are of several sizes, so a part of the memory interleaves over fewer channels."
+    return None
+
+
+def _observed(memory: Memory) -> str:
+    whole = len([c for c in memory.channel_list if c.processor]) if memory.channel_list is not None else None
+    return f"{memory.channels} of {whole} channels" if whole is not None else f"{memory.channels} channels"
+
+
+def _unknown(inventory: Inventory, field: str, sentence: str) -> Judgement:
+    entry = inventory.provenance.get(field)
+    reason = hardware.because(inventory, field) or "the firmware's table was not read"
+    permitted = entry is None or entry.state is not State.NOT_PERMITTED
+    return unproven(f"{sentence}: {reason}.", _EVIDENCE, remedy=None if permitted else _AS_ROOT)

@@ -1,0 +1,140 @@
+"""Findings about the memory modules: what a buyer sees before any bandwidth is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from k3gate.records import Finding, Inventory, Memory, Severity
+from k3gate.units import count, gib, quantity, significant
+
+_NOTICED_PERCENT = 0.5
+
+
+def find(inventory: Inventory) -> Iterator[Finding]:
+    """Empty channels, slowed, mixed and persistent modules, memory without ECC."""
+    memory = inventory.memory
+    if memory.dimms is None:
+        return
+    yield from _channels(memory)
+    yield from _speed(memory)
+    yield from _mixture(memory)
+    yield from _kinds(memory)
+
+
+def _channels(memory: Memory) -> Iterator[Finding]:
+    empty = memory.empty_channels or ()
+    if not empty:
+        return
+    whole = sum(channel.processor for channel in memory.channel_list or ())
+    rates = ""
+    if memory.theoretical_bytes_per_s and memory.full_bytes_per_s:
+        rates = (
+            f"; on paper {quantity(memory.theoretical_bytes_per_s, 'B/s')} of "
+            f"{quantity(memory.full_bytes_per_s, 'B/s')}"
+        )
+    shown = ", ".join(empty[:8]) + (f" and {len(empty) - 8} more" if len(empty) > 8 else "")
+    yield Finding(
+        "empty_channels",
+        Severity.HIGH,
+        f"{count(len(empty), 'memory channel')} of {whole} {'is' if len(empty) == 1 else 'are'} empty",
+        f"{shown}{rates}",
+        "a module in every channel",
+        "Decoding K3 streams weights from all channels at once: an empty one carries nothing, and the rest "
+        "interleave more coarsely.",
+        "Fill the empty channels with modules of the kind that the others hold; if they are not empty, reseat "
+        "or replace what the firmware does not see.",
+    )
+
+
+def _speed(memory: Memory) -> Iterator[Finding]:
+    derating, configured = memory.derating_percent, memory.configured_mts
+    if derating is None or configured is None or memory.rated_mts is None:
+        return
+    if derating > _NOTICED_PERCENT:
+        two = (memory.modules_per_channel or 1) > 1
+        yield Finding(
+            "modules_slowed",
+            Severity.MEDIUM,
+            "Memory runs below its rated speed",
+            f"configured {configured:,} MT/s, rated {memory.rated_mts:,} MT/s: up to {significant(derating)} % less",
+            "the rated speed",
+            "Decoding is bound by memory: a slower module costs that share of the tokens per second.",
+            "Two modules on a channel often cost a speed grade: one larger module per channel keeps it."
+            if two
+            else "Look at the memory speed in the firmware settings, at what the processor supports, and for a "
+            "slower module among the others.",
+        )
+    elif derating < -_NOTICED_PERCENT:
+        yield Finding(
+            "modules_overclocked",
+            Severity.MEDIUM,
+            "Memory runs above its rated speed",
+            f"configured {configured:,} MT/s, rated {memory.rated_mts:,} MT/s",
+            "the rated speed",
+            "A wrong bit in a weight or a cache stays until the next load; nobody vouches for this speed.",
+            "Turn the memory profile off in the firmware settings, or order modules that are rated for it.",
+        )
+
+
+def _mixture(memory: Memory) -> Iterator[Finding]:
+    dram = [dimm for dimm in memory.dimms or () if dimm.kind == "dram"]
+    sizes = sorted({dimm.bytes for dimm in dram if dimm.bytes})
+    if memory.mixed_sizes:
+        yield Finding(
+            "mixed_module_sizes",
+            Severity.MEDIUM,
+            "Memory modules of several sizes",
+            ", ".join(f"{sum(d.bytes == size for d in dram)} x {gib(size)}" for size in sizes),
+            "one size",
+            "What the larger modules hold beyond the smaller ones interleaves over fewer channels, and weights "
+            "that lie there are read more slowly.",
+            "Populate all channels with modules of one size.",
+        )
+    if memory.mixed_speeds:
+        rated = sorted({dimm.rated_mts for dimm in dram if dimm.rated_mts})
+        yield Finding(
+            "mixed_module_speeds",
+            Severity.MEDIUM,
+            "Memory modules of several speeds",
+            ", ".join(f"{sum(d.rated_mts == rate for d in dram)} rated {rate:,} MT/s" for rate in rated),
+            "one speed",
+            "All modules of a machine run as slowly as its slowest.",
+            "Replace the slower modules.",
+        )
+    parts = sorted({dimm.part_number for dimm in dram if dimm.part_number})
+    if memory.mixed_parts and not memory.mixed_sizes and not memory.mixed_speeds:
+        yield Finding(
+            "mixed_module_parts",
+            Severity.LOW,
+            "Memory modules of several part numbers",
+            ", ".join(f"{sum(d.part_number == part for d in dram)} x {part}" for part in parts[:6]),
+            "one part number",
+            "Modules of other makes may train to other timings; a second machine may get another mixture.",
+            "Order one part number, and write it into the bill of materials.",
+        )
+
+
+def _kinds(memory: Memory) -> Iterator[Finding]:
+    persistent = [dimm for dimm in memory.dimms or () if dimm.kind == "pmem"]
+    if persistent:
+        yield Finding(
+            "persistent_modules",
+            Severity.HIGH,
+            f"{count(len(persistent), 'memory module')} of persistent memory, not DRAM",
+            f"{gib(memory.pmem_bytes)} persistent beside {gib(memory.dram_bytes)} of DRAM",
+            "DRAM in every channel",
+            "Persistent memory reads at a fraction of the rate of DRAM and has several times its latency: "
+            "experts that lie on it decode at its pace.",
+            "Count the DRAM alone for K3, or measure with the weights on this memory before you believe a rate.",
+        )
+    plain = [array for array in memory.arrays or () if array.ecc == "none"]
+    if plain:
+        yield Finding(
+            "no_ecc",
+            Severity.MEDIUM,
+            "The memory has no error correction",
+            "the firmware calls it without ECC",
+            "ECC",
+            "Over a terabyte of weights, bits flip unseen for as long as the model is loaded.",
+            "Choose a board and modules with ECC.",
+        )

@@ -1,0 +1,149 @@
+"""Population and speed of the memory modules, judged from what the firmware's table told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+
+from k3gate.records import Channel, Memory, Provenance, State, Verdict
+
+GIB = 2**30
+
+
+def channel(name: str, gib: int = 64, mts: int | None = 4800, modules: int = 1) -> Channel:
+    """A channel with `modules` of DRAM that hold `gib` GiB in all; none for 0."""
+    there = modules if gib else 0
+    return Channel(f"socket 0 channel {name}", (f"DIMM_{name}1",), there, there, gib * GIB if gib else 0, mts)
+
+
+def memory(*channels: Channel, **changes: Any) -> Memory:
+    used = [one for one in channels if one.dram]
+    empty = tuple(f"{one.name} ({one.slots[0]})" for one in channels if not one.dram)
+    fields: dict[str, Any] = {
+        "slots": len(channels),
+        "populated": len(used),
+        "channels": len(used),
+        "channel_list": channels,
+        "empty_channels": empty,
+        "modules_per_channel": max((one.modules for one in channels), default=0),
+        "configured_mts": 4800,
+        "rated_mts": 4800,
+        "derating_percent": 0.0,
+        "mixed_sizes": False,
+    }
+    return Memory(total_bytes=2**41, **{**fields, **changes})
+
+
+@pytest.fixture
+def judged(check: Any, make_record: Any, bare_metal: Any) -> Any:
+    """`judged("roofline.population", memory, provenance={...}, model=...)`."""
+
+    def judge(name: str, found: Memory, model: str = "EXAMPLE", **provenance: Provenance) -> Any:
+        cpu = attrs.evolve(bare_metal.cpu, model=model, sockets=1)
+        told = {f"memory.{field}": entry for field, entry in provenance.items()}
+        inventory = attrs.evolve(bare_metal, cpu=cpu, memory=found, provenance=told)
+        return check(make_record(None, inventory), name)
+
+    return judge
+
+
+def test_all_channels_alike_pass(judged: Any) -> None:
+    found = judged("roofline.population", memory(*(channel(one) for one in "ABCDEFGH")))
+    assert found.verdict is Verdict.PASS
+    assert found.observed == "8 of 8 channels"
+    assert found.reason == "All 8 channels are populated alike."
+    assert found.evidence == ("inventory:memory.dimms",)
+    both = judged("roofline.population", memory(*(channel(one, 128, modules=2) for one in "ABCD")))
+    assert both.reason == "All 4 channels are populated alike, 2 modules each."
+
+
+@pytest.mark.case("MEM-02")
+def test_mem_02_an_empty_channel_fails_and_is_named_whatever_the_speed(judged: Any) -> None:
+    found = memory(*(channel(one) for one in "ABCDEFG"), channel("H", 0))
+    population = judged("roofline.population", found)
+    assert population.verdict is Verdict.FAIL
+    assert "1 of 8 memory channels are empty: socket 0 channel H (DIMM_H1)" in population.reason
+    assert "interleaves more coarsely" in population.reason
+    assert population.remedy.startswith("Fill the empty channels")
+    assert judged("roofline.speed", found).verdict is Verdict.PASS
+
+
+def test_a_board_with_too_few_slots_for_its_processor_fails(judged: Any) -> None:
+    eight = memory(*(channel(one) for one in "ABCDEFGH"))
+    found = judged("roofline.population", eight, model="AMD EPYC 9654 96-Core Processor")
+    assert found.verdict is Verdict.FAIL
+    assert "slots for 8 of the 12 channels of AMD EPYC 9654" in found.reason
+    assert judged("roofline.population", eight, model="AMD EPYC 7763").verdict is Verdict.PASS
+
+
+def test_uneven_channels_fail(judged: Any) -> None:
+    found = judged("roofline.population", memory(channel("A"), channel("B"), channel("C", 32)))
+    assert found.verdict is Verdict.FAIL
+    assert "32.0 GiB at socket 0 channel C, up to 64.0 GiB" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("entry", "words", "remedy"),
+    [
+        (Provenance(State.NOT_PERMITTED, None, "the table is readable by root only"), "by root only", "sudo"),
+        (
+            Provenance(State.NOT_RUN, None, "virtual machine, population not evaluated"),
+            "not evaluated",
+            "k3gate run",
+        ),
+        (
+            Provenance(State.NOT_PRESENT, None, "the locators (DIMM5_CPU0) do not name it"),
+            "DIMM5",
+            "k3gate run",
+        ),
+    ],
+)
+def test_what_is_not_known_is_unproven_with_the_way_to_know_it(
+    judged: Any, entry: Provenance, words: str, remedy: str
+) -> None:
+    """MEM-04, MEM-05: never a failure about missing channels where the table cannot be believed or read."""
+    for name, field in (("population", "channels"), ("speed", "configured_mts")):
+        found = judged(f"roofline.{name}", Memory(total_bytes=2**41), **{field: entry})
+        assert found.verdict is Verdict.UNPROVEN
+        assert words in found.reason
+        assert remedy in found.remedy
+
+
+def test_channels_without_names_pass_only_where_every_slot_is_filled(judged: Any) -> None:
+    unnamed = memory(channel_list=None, empty_channels=None, channels=16, slots=32, populated=32)
+    assert judged("roofline.population", unnamed).verdict is Verdict.PASS
+    half = attrs.evolve(unnamed, populated=16)
+    assert judged("roofline.population", half).verdict is Verdict.UNPROVEN
+    mixed = attrs.evolve(unnamed, mixed_sizes=True)
+    assert judged("roofline.population", mixed).verdict is Verdict.FAIL
+
+
+@pytest.mark.case("MEM-03")
+@pytest.mark.parametrize(
+    ("configured", "rated", "percent", "verdict"),
+    [
+        (4800, 4800, 0.0, Verdict.PASS),
+        (6000, 6400, 6.25, Verdict.FAIL),
+        (3200, 2133, -50.0, Verdict.PASS),
+        (2934, 2933, -0.03, Verdict.PASS),
+        (2933, 2934, 0.03, Verdict.PASS),
+        (None, 4800, None, Verdict.UNPROVEN),
+        (4800, None, None, Verdict.UNPROVEN),
+    ],
+)
+def test_mem_03_the_configured_speed_is_held_against_the_rated_one(
+    judged: Any, configured: int | None, rated: int | None, percent: float | None, verdict: Verdict
+) -> None:
+    speeds = {"configured_mts": configured, "rated_mts": rated, "derating_percent": percent}
+    found = judged("roofline.speed", memory(channel("A"), **speeds))
+    assert found.verdict is verdict
+    if verdict is Verdict.FAIL:
+        assert "6.25 % below their rated speed: the slowest at 6,000 MT/s" in found.reason
+
+
+def test_two_modules_on_a_channel_are_named_as_the_likely_cause(judged: Any) -> None:
+    slow = {"configured_mts": 2933, "rated_mts": 3200, "derating_percent": 8.34}
+    found = judged("roofline.speed", memory(channel("A", 128, modules=2), **slow))
+    assert "Two modules on a channel often cost that." in found.reason
