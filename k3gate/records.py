@@ -417,6 +417,7 @@ class Memory:
     configured_mts: int | None = None
     rated_mts: int | None = None
     theoretical_bytes_per_s: float | None = None
+    dimms: tuple[Dimm, ...] | None = None
     full_bytes_per_s: float | None = None
     derating_percent: float | None = None
     dram_bytes: int | None = None
@@ -427,7 +428,6 @@ class Memory:
     mixed_parts: bool | None = None
     channel_list: tuple[Channel, ...] | None = None
     empty_channels: tuple[str, ...] | None = None
-    dimms: tuple[Dimm, ...] | None = None
     arrays: tuple[MemoryArray, ...] | None = None
     notes: tuple[str, ...] = ()
 

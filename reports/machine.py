@@ -10,7 +10,7 @@ from attrs import frozen
 from k3gate import units
 from k3gate.documents import plain
 from k3gate.records import GateResult, Inventory, RunRecord, RunStatus
-from k3gate.reports import words
+from k3gate.reports import modules, words
 from k3gate.units import NBSP
 
 UNKNOWN = "unknown"
@@ -149,6 +149,9 @@ def system(inventory: Inventory) -> Iterable[tuple[str, str]]:
         if rate is not None
         else UNKNOWN,
     )
+    yield from modules.rows(memory)
+    if machine.power_supplies is not None:
+        yield "Power supplies", str(machine.power_supplies)
     for name, rows in (
         ("GPUs", inventory.gpus),
         ("Storage", inventory.storage),
@@ -204,8 +207,11 @@ def tables(inventory: Inventory) -> Iterable[tuple[str, list[tuple[str, str, str
 
     A device is one row of words however many properties it has, so that no table is wider than a page.
     """
+    if inventory.memory.dimms:
+        yield "Memory slots, as the firmware tells of them", modules.table(inventory.memory)
     for name, devices in (
-        ("Memory modules", inventory.memory.dimms),
+        ("Processor sockets, as the firmware tells of them", inventory.cpu.socket_list),
+        ("Expansion slots", inventory.slots),
         ("GPUs", inventory.gpus),
         ("Storage", inventory.storage),
         ("PCI devices", inventory.pci),
@@ -216,7 +222,7 @@ def tables(inventory: Inventory) -> Iterable[tuple[str, list[tuple[str, str, str
         alike: dict[str, list[int]] = {}
         for place, device in enumerate(devices):
             properties: dict[str, Any] = plain(device)
-            pairs = (f"{k.replace('_', ' ')}: {UNKNOWN if v is None else v}" for k, v in properties.items())
+            pairs = (f"{k.replace('_', ' ')}: {v}" for k, v in properties.items() if v is not None)
             alike.setdefault("; ".join(pairs), []).append(place)
         rows = [
             (units.cpu_list(places).replace("-", "–"), f"{len(places):,}", text)

@@ -33,6 +33,7 @@ from k3gate.reports.figures import Figure
 from k3gate.reports.first import decision, first_page
 from k3gate.reports.machine import STATUS_WORDS
 from k3gate.reports.measurements import Measurements
+from k3gate.reports.modules import module_map
 from k3gate.reports.readings import round_medians
 from k3gate.reports.unseen import Gap, gaps
 from k3gate.units import NBSP
@@ -111,6 +112,7 @@ def render(
         "findings": findings(record),
         "steps_lead": steps_lead(gate),
         "machine": machine,
+        "module_map": module_map,
         "provenance": machine.provenance(record, gate),
         "criteria_text": criteria_text,
         "target_text": target_text,

@@ -23,6 +23,7 @@ from k3gate.records import (
     Cache,
     CheckResult,
     Cpu,
+    Dimm,
     Finding,
     GateResult,
     HugePagePool,
@@ -368,7 +369,27 @@ def build_bare_metal(nodes: int = 4, run: str = "7f3k2m9q") -> Sheet:
             ),
         ),
         memory=Memory(
-            1510 * GIB, 1503 * GIB, 0, 0, 24, 24, 24, 6400, 6400, 24 * 6400e6 * 8, ({"size": "64 GiB"},) * 24
+            *(1510 * GIB, 1503 * GIB, 0, 0, 24, 24, 24, 6400, 6400, 24 * 6400e6 * 8),
+            dimms=tuple(
+                Dimm(
+                    locator=f"CPU{socket}_DIMM_{channel}1",
+                    socket=socket,
+                    channel=channel,
+                    bytes=64 * GIB,
+                    populated=True,
+                    kind="dram",
+                    memory_type="DDR5",
+                    rated_mts=6400,
+                    configured_mts=6400,
+                    part_number="EX64-6400",
+                )
+                for socket in (0, 1)
+                for channel in "ABCDEFGHIJKL"
+            ),
+            dram_bytes=24 * 64 * GIB,
+            empty_channels=(),
+            mixed_sizes=False,
+            mixed_speeds=False,
         ),
         kernel=Kernel(
             "6.12.48",
