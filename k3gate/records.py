@@ -518,6 +518,7 @@ class Inventory:
     storage: tuple[Mapping[str, Any], ...] | None = None
     sensors: tuple[Mapping[str, Any], ...] | None = None
     slots: tuple[ExpansionSlot, ...] | None = None
+    edac: Edac | None = None
     findings: tuple[Finding, ...] = ()
     provenance: Mapping[str, Provenance] = field(factory=dict)
     root: str = "/"

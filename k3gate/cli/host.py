@@ -14,7 +14,7 @@ from k3gate.cli.output import check_output, write_output
     type=place,
     default="/",
     metavar="PATH",
-    help="Read the machine below this folder instead of /.",
+    help="Read another machine: a capture, an archive or a folder of its files, or one with its firmware table.",
 )
 @click.option(
     "--machine", "name", type=word, metavar="NAME", help="The name that people use for this machine."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from k3gate.host import parsing
+from k3gate.host import parsing, syscalls
 from k3gate.host.files import Root
 from k3gate.host.notes import Notes
 from k3gate.records import Edac, EdacController, EdacModule, State
@@ -24,12 +24,13 @@ _MOST_MEBIBYTES = 2**30
 def read(root: Root, notes: Notes) -> Edac:
     """The `Edac` record. No driver means that errors are not counted, not that there are none."""
     if not root.exists(FOLDER):
-        if root.live:
+        absent = syscalls.counts_no_errors(root)
+        if absent:
             notes.seen("edac.driver_present", FOLDER, "absent: the kernel has no EDAC")
         else:
             notes.absent("edac.driver_present", FOLDER)
         _uncounted(notes, "the kernel counts no memory errors here")
-        return Edac(driver_present=False if root.live else None)
+        return Edac(driver_present=False if absent else None)
     names = [name for name in root.names(FOLDER) if _CONTROLLER.fullmatch(name)]
     names = sorted(names, key=lambda name: int(name[2:]))[:_CONTROLLERS]
     if not names:

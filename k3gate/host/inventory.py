@@ -9,7 +9,7 @@ from attrs import evolve
 
 from k3gate import documents
 from k3gate.errors import UsageError
-from k3gate.host import cpu, findings, firmware, kernel, limits, machine, memory, numa, syscalls
+from k3gate.host import cpu, edac, findings, firmware, kernel, limits, machine, memory, numa, syscalls
 from k3gate.host.files import TABLE, Root, open_root
 from k3gate.host.notes import Notes
 from k3gate.records import Inventory, State
@@ -27,8 +27,16 @@ volatile: frozenset[str] = frozenset(
         "kernel.load_average",
         "limits.cgroup_memory_used_bytes",
         "limits.usable_memory_bytes",
+        "edac.corrected",
+        "edac.uncorrected",
+        "edac.controllers.corrected",
+        "edac.controllers.uncorrected",
+        "edac.controllers.seconds",
+        "edac.controllers.modules.corrected",
+        "edac.controllers.modules.uncorrected",
         "provenance.limits.usable_memory_bytes",
         "findings.high_load",
+        "findings.memory_errors",
         "findings.node_memory_differs",
         "findings.swap_in_use",
         "root",
@@ -76,6 +84,7 @@ def read(root: str | Path | Root = "/", *, name: str | None = None) -> Inventory
         kernel=settings,
         limits=bounds,
         slots=firmware.slots(notes, table),
+        edac=edac.read(base, notes),
         provenance=dict(sorted(notes.entries.items())),
         root="/" if base.live else place,
     )

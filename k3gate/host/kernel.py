@@ -21,7 +21,7 @@ _PRIVATE = re.compile(
     r"|ip|ifname|bootif|nfsroot|ds|rd\.iscsi.*|netroot|iscsi_.*|nameserver|domain"
 )
 _IDENTITY = re.compile(
-    r"(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[0-9a-f]{2}(?:[:-][0-9a-f]{2}){5}\b|\b\d{1,3}(?:\.\d{1,3}){3}\b"
+    r"(?i)(?<=UUID=)[^\s,]+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[0-9a-f]{2}(?:[:-][0-9a-f]{2}){5}\b|\b\d{1,3}(?:\.\d{1,3}){3}\b"
 )
 
 

@@ -11,7 +11,8 @@ _NOTICED_PERCENT = 0.5
 
 
 def find(inventory: Inventory) -> Iterator[Finding]:
-    """Empty channels, slowed, mixed and persistent modules, memory without ECC."""
+    """Empty channels, slowed, mixed and persistent modules, memory without ECC, and errors that were counted."""
+    yield from _errors(inventory)
     memory = inventory.memory
     if memory.dimms is None:
         return
@@ -111,6 +112,39 @@ def _mixture(memory: Memory) -> Iterator[Finding]:
             "one part number",
             "Modules of other makes may train to other timings; a second machine may get another mixture.",
             "Order one part number, and write it into the bill of materials.",
+        )
+
+
+def _errors(inventory: Inventory) -> Iterator[Finding]:
+    edac = inventory.edac
+    if edac is None or inventory.machine.virtual is not False:
+        return
+    if edac.driver_present is False:
+        yield Finding(
+            "memory_errors_not_counted",
+            Severity.LOW,
+            "Nobody counts memory errors",
+            "no EDAC driver has taken a memory controller",
+            "an EDAC driver for each memory controller",
+            "Whether the modules correct errors all day cannot be seen; absence of counts is not absence of errors.",
+            "Load the driver of this processor (amd64_edac, skx_edac, i10nm_edac), or read the BMC's event log.",
+        )
+    corrected, uncorrected = edac.corrected or 0, edac.uncorrected or 0
+    if corrected or uncorrected:
+        bad = [
+            f"{one.name or one.id}: {one.corrected or 0:,} corrected, {one.uncorrected or 0:,} uncorrected"
+            for one in edac.controllers
+            if one.corrected or one.uncorrected
+        ]
+        yield Finding(
+            "memory_errors",
+            Severity.HIGH if uncorrected else Severity.MEDIUM,
+            f"The kernel counted {corrected:,} corrected and {uncorrected:,} uncorrected memory errors",
+            "; ".join(bad[:8]) or "not told by which controller",
+            "none",
+            "A module that is corrected again and again slows reads and fails one day under a terabyte of weights; "
+            "an uncorrected error ends the process, or worse, does not.",
+            "Find the module by its label in /sys/devices/system/edac, and have it replaced before you buy.",
         )
 
 

@@ -128,6 +128,11 @@ def _ask_for_amx() -> tuple[bool | None, str | None]:
     return False, f"refused: {os.strerror(error)}" if refused else None
 
 
+def counts_no_errors(root: Root) -> bool:
+    """Whether this is a machine whose kernel is known to have no EDAC folder, and not a capture that lacks it."""
+    return root.live or _answers(root).get("errors_counted") is False
+
+
 def answers_of(inventory: Inventory) -> dict[str, Any]:
     """What `syscalls.json` of a capture holds: the answers in an inventory that came from the kernel itself."""
     notes = inventory.provenance
@@ -151,6 +156,8 @@ def answers_of(inventory: Inventory) -> dict[str, Any]:
         answers["page_bytes"] = inventory.kernel.page_bytes
     if told("machine.container", _ENVIRONMENT):
         answers["container"] = inventory.machine.container
+    if inventory.edac is not None and inventory.edac.driver_present is False:
+        answers["errors_counted"] = False
     if reasons:
         answers["reasons"] = reasons
     return answers if len(answers) > 1 else {}

@@ -84,7 +84,12 @@ def _processors(inventory: Inventory) -> Iterator[str]:
     yield _row("sockets", f"{cpu.sockets}{doubt}" if cpu.sockets else None)
     yield _row("cores", str(cpu.cores) if cpu.cores else None)
     yield _row(
-        "logical CPUs", f"{cpu.threads} online ({cpu_list(cpu.online or ())})" if cpu.threads else None
+        "logical CPUs",
+        f"{cpu.threads} online ({cpu_list(cpu.online)})"
+        if cpu.threads and cpu.online
+        else f"{cpu.threads} (which are online is not known)"
+        if cpu.threads
+        else None,
     )
     if cpu.offline:
         yield _row("offline", f"{len(cpu.offline)} ({cpu_list(cpu.offline)})")
