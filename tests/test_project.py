@@ -15,6 +15,9 @@ FIELD_CASES = {
     *("BW-03", "BW-04", "BW-07"),
     *("STO-01", "STO-02", "STO-03", "STO-05", "STO-07", "STO-08", "STO-09", "STO-11"),
     *("REP-01", "REP-03"),
+    *("TOP-01", "TOP-03", "TOP-05", "TOP-06", "TOP-07", "TOP-08", "TOP-09", "TOP-11", "TOP-12", "TOP-14"),
+    *("TOP-16", "TOP-18"),
+    *("MEM-01", "MEM-02", "MEM-03", "MEM-04", "MEM-05", "MEM-08"),
 }
 """Situations from the field that this version must answer; each has a test that carries its id."""
 

@@ -20,6 +20,7 @@ from attrs import frozen
 from k3gate import metrics as registry
 from k3gate.documents import plain
 from k3gate.host import volatile
+from k3gate.host.numa import nodes_of_packages
 from k3gate.metrics import RESIDENCY_BYTES
 from k3gate.probing.statistics import round_medians
 from k3gate.records import Better, Interval, Labels, Metric, RunRecord, RunStatus, State
@@ -197,8 +198,19 @@ def _differences(a: RunRecord, b: RunRecord) -> Iterator[Difference]:
         for field in sorted(left.keys() | right.keys())
         if left.get(field) != right.get(field) and not _ignored(field)
     ]
+    # NPS and SNC are set in the firmware, and change every figure per node: named before all else.
+    before, after = _nodes_per_socket(a), _nodes_per_socket(b)
+    if before is not None and after is not None and before != after:
+        yield Difference("NUMA nodes per socket", before, after, setting=True)
     yield from (d for d in found if d.setting)
     yield from (d for d in found if not d.setting)
+
+
+def _nodes_per_socket(record: RunRecord) -> int | None:
+    """How many nodes each socket holds; None where sockets differ, or where none is known."""
+    inventory = record.inventory
+    counts = {len(nodes) for nodes in nodes_of_packages(inventory.cpu, inventory.numa).values()}
+    return counts.pop() if len(counts) == 1 else None
 
 
 def _ignored(field: str) -> bool:

@@ -255,3 +255,23 @@ def test_the_document_has_the_published_keys(make_inventory: MakeInventory) -> N
     assert {"name", "labels", "ratio", "interval", "verdict"} <= result["metrics"][0].keys()
     assert result["metrics"][0]["ratio"] == 1.0
     assert result["verdict"] == "same"
+
+
+@pytest.mark.case("TOP-12")
+def test_top_12_another_node_mode_is_named_before_any_rate(make_inventory: MakeInventory) -> None:
+    """NPS4 against NPS1 of one machine: a firmware setting, which no rate per node survives."""
+    inventory = make_inventory("bare_metal")
+    whole = inventory.numa.nodes
+    halves = tuple(
+        attrs.evolve(node, id=2 * node.id + half, cpus=node.cpus[half::2], distances={})
+        for node in whole
+        for half in (0, 1)
+    )
+    split = attrs.evolve(inventory, numa=attrs.evolve(inventory.numa, nodes=halves))
+    one = metric([20e9, 20.1e9, 20.2e9])
+    other = metric([10e9, 10.1e9, 10.2e9])
+    result = compare(record(inventory, {"c": one}), record(split, {"c": other}))
+    first = result.differences[0]
+    assert (first.field, first.a, first.b, first.setting) == ("NUMA nodes per socket", 1, 2, True)
+    assert "Settings differ (NUMA nodes per socket" in result.sentence
+    assert "no difference may be laid to the hardware" in result.sentence
