@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -17,6 +16,8 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     Otherwise `path` is as it was and nothing is left beside it, also on Ctrl-C. Rights are those of a new
     file. Raises `OSError` as the system gives it.
     """
+    import tempfile
+
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".k3gate.")
     try:
         with open(handle, "wb") as file:

@@ -6,7 +6,6 @@ import fcntl
 import os
 import re
 import stat
-import tempfile
 from pathlib import Path
 
 from k3gate.atomic import replacing
@@ -32,6 +31,8 @@ def check_output(path: str | None) -> None:
     """Raise `UsageError` before any work where `-o` could not be written afterwards, or must not be."""
     if path is None or path == os.devnull or _stream(path) is not None:
         return
+    import tempfile
+
     try:
         handle, name = tempfile.mkstemp(dir=_target(path).parent, prefix=".k3gate.")
         os.close(handle)

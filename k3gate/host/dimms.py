@@ -15,6 +15,7 @@ from typing import TypeVar
 from attrs import evolve, field, frozen
 
 from k3gate.host.locators import Place, locate
+from k3gate.host.notes import Reason
 from k3gate.host.smbios import MemoryArray, MemoryDevice, Processor
 from k3gate.records import Channel, Dimm, State
 
@@ -48,14 +49,6 @@ _VIRTUAL_MAKERS = ("QEMU", "VMWARE", "MICROSOFT", "XEN", "BOCHS")
 _NO_NAME = frozenset(
     {"", "NO DIMM", "UNKNOWN", "UNDEFINED", "NOT SPECIFIED", "NONE", "EMPTY", "N/A", "TO BE FILLED BY O.E.M."}
 )
-
-
-@frozen
-class Reason:
-    """Why a field of the summary is None."""
-
-    state: State
-    text: str
 
 
 @frozen

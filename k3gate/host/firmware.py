@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
 
-from k3gate.host import files, smbios
-from k3gate.host.dimms import Reason
+from k3gate.host import files
 from k3gate.host.files import Root
-from k3gate.host.notes import Notes
+from k3gate.host.notes import Notes, Reason
 from k3gate.records import Cpu, CpuSocket, ExpansionSlot, State
+
+if TYPE_CHECKING:
+    from k3gate.host import smbios
 
 TABLE = "sys/firmware/dmi/tables/DMI"
 ENTRY_POINT = "sys/firmware/dmi/tables/smbios_entry_point"
 ENTRIES = "sys/firmware/dmi/entries"
 _ENTRY = re.compile(r"(\d{1,3})-(\d{1,5})", re.ASCII)
 _TO_ROOT = "sudo"
+_BYTES = 1024 * 1024
+_ENTRIES = 20_000
 
 
 @frozen
@@ -32,10 +36,12 @@ class Firmware:
 def read(root: Root) -> Firmware:
     """The table as a whole, or put together from the kernel's folder of its entries. Never raises."""
     try:
-        raw = root.raw(TABLE, smbios.TABLE, head=True)
+        raw = root.raw(TABLE, _BYTES, head=True)
     except (OSError, ValueError) as error:
         parts = _entries(root)
         if parts:
+            from k3gate.host import smbios
+
             return Firmware(smbios.decode(smbios.structures(parts)), f"{ENTRIES}/*/raw")
         state, reason = files.explain(error)
         if state is State.NOT_PERMITTED:
@@ -43,6 +49,9 @@ def read(root: Root) -> Firmware:
         elif state is State.NOT_PRESENT:
             reason = "the machine shows no firmware table"
         return Firmware(None, TABLE, Reason(state, reason))
+    # Decoding takes a tenth of the whole command to import, and most users may not read the table.
+    from k3gate.host import smbios
+
     try:
         entry = smbios.entry_point(root.raw(ENTRY_POINT))
     except (OSError, ValueError):
@@ -56,13 +65,13 @@ def _entries(root: Root) -> bytes:
         (int(match[1]), int(match[2])) for name in root.names(ENTRIES) if (match := _ENTRY.fullmatch(name))
     ]
     parts, size = [], 0
-    for kind, number in sorted(found)[: smbios.STRUCTURES]:
+    for kind, number in sorted(found)[:_ENTRIES]:
         try:
             part = root.raw(f"{ENTRIES}/{kind}-{number}/raw")
         except (OSError, ValueError):
             continue
         size += len(part)
-        if size > smbios.TABLE:
+        if size > _BYTES:
             break
         parts.append(part)
     return b"".join(parts)

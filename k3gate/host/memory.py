@@ -6,14 +6,20 @@ import re
 
 from attrs import evolve
 
-from k3gate.host import dimms, parsing
+from k3gate.host import parsing
 from k3gate.host.channels import channels_per_socket
 from k3gate.host.files import Root
 from k3gate.host.firmware import Firmware
-from k3gate.host.notes import Notes
+from k3gate.host.notes import Notes, Reason
 from k3gate.records import Cpu, HugePagePool, Memory, MemoryArray, State
 
 MEMINFO = "proc/meminfo"
+MODULE_FIELDS = tuple(
+    field.name
+    for field in Memory.__attrs_attrs__
+    if not field.name.endswith(("total_bytes", "available_bytes", "used_bytes")) and field.name != "notes"
+)
+"""What the firmware's table tells: all but what the kernel counts."""
 _POOL = re.compile(r"hugepages-(\d{1,12})kB", re.ASCII)
 
 
@@ -25,12 +31,18 @@ def read(root: Root, notes: Notes, firmware: Firmware, cpu: Cpu, virtual: bool |
 
 def _with_modules(memory: Memory, notes: Notes, firmware: Firmware, cpu: Cpu, virtual: bool | None) -> Memory:
     table = firmware.table
+    if table is None:
+        missing = firmware.missing or Reason(State.NOT_PRESENT, "absent")
+        for name in MODULE_FIELDS:
+            notes.unknown(f"memory.{name}", missing.state, firmware.source, missing.text)
+        return memory
+    from k3gate.host import dimms
+
     found = dimms.summarize(
-        None if table is None else table.devices,
-        () if table is None else table.arrays,
-        () if table is None else table.processors,
+        table.devices,
+        table.arrays,
+        table.processors,
         virtual=virtual,
-        missing=firmware.missing,
         channels_per_socket=channels_per_socket(cpu.model),
     )
     for name in dimms.FIELDS:
@@ -40,7 +52,7 @@ def _with_modules(memory: Memory, notes: Notes, firmware: Firmware, cpu: Cpu, vi
         else:
             notes.unknown(f"memory.{name}", reason.state, firmware.source, reason.text)
     arrays = None
-    if table is not None and found.evaluated:
+    if found.evaluated:
         notes.seen("memory.arrays", firmware.source)
         arrays = tuple(
             MemoryArray(one.location, one.ecc, one.maximum_bytes, one.devices)
@@ -55,7 +67,7 @@ def _with_modules(memory: Memory, notes: Notes, firmware: Firmware, cpu: Cpu, vi
         memory,
         **{name: getattr(found, name) for name in dimms.FIELDS},
         arrays=arrays,
-        notes=(*found.notes, *(() if table is None else table.problems)),
+        notes=(*found.notes, *table.problems),
     )
 
 

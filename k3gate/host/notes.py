@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from attrs import frozen
+
 from k3gate.host.files import SMALL, Reading, Root
 from k3gate.records import Provenance, State
 
 T = TypeVar("T")
+
+
+@frozen
+class Reason:
+    """Why a field is None."""
+
+    state: State
+    text: str
 
 
 class Notes:

@@ -87,6 +87,12 @@ def test_what_the_kernel_does_not_show_comes_from_the_table(make_root: Any) -> N
     assert inventory.provenance["cpu.model"].source == TABLE
 
 
+def test_every_field_of_the_modules_has_a_reason_where_there_is_no_table() -> None:
+    from k3gate.host import dimms, memory
+
+    assert set(memory.MODULE_FIELDS) == {*dimms.FIELDS, "arrays"}
+
+
 @pytest.mark.case("MEM-05")
 def test_mem_05_without_a_table_everything_about_modules_says_so(make_root: Any) -> None:
     inventory = host.read(make_root())
