@@ -48,6 +48,14 @@ MEMORY_READ = _metric(
     "bytes loaded by all threads divided by the wall time of their common window; a load-only kernel, "
     "so counted bytes are bus bytes",
 )
+EXPERT_READ = _metric(
+    "memory.bandwidth.expert_read",
+    "B/s",
+    Better.HIGHER,
+    "Read bandwidth of routed experts in random order",
+    "bytes loaded by all threads divided by the wall time of their common window; whole tensors of experts of "
+    "17,547,264 bytes, each expert of the pool once a pass in random order",
+)
 RESIDENCY_BYTES = _metric(
     "memory.residency.bytes",
     "B",
@@ -90,7 +98,7 @@ STEAL_SHARE = _metric(
     exact=True,
 )
 
-declare(MEMORY_READ, RESIDENCY_BYTES, RESIDENCY_RATE, SELFTEST_RATE, OTHER_SHARE, STEAL_SHARE)
+declare(MEMORY_READ, EXPERT_READ, RESIDENCY_BYTES, RESIDENCY_RATE, SELFTEST_RATE, OTHER_SHARE, STEAL_SHARE)
 
 # What the shipped criteria speak of and no probe of this version measures.
 declare(

@@ -66,13 +66,20 @@ class Layout:
         *specs: Spec,
         readers: Sequence[Sequence[int]] | None = None,
         scope: str = "node",
+        layout: str = "own",
     ) -> Case:
         """A case in which `cpus` read the pools; its seconds are given out later."""
         caches = sets.cache_bytes(self.inventory.cpu, cpus)
         total, reserved = sizes(specs)
         placement = "spread" if source is None else "local" if source == target else "remote"
-        who = f"CPU {cpus[0]}" if len(cpus) == 1 else f"{len(cpus)} cores, CPUs {cpu_list(list(cpus))}"
+        if layout == "interleaved":
+            placement = layout
+        who = f"CPU {cpus[0]}" if len(cpus) == 1 else f"{len(cpus)} threads, CPUs {cpu_list(list(cpus))}"
         what = "each its own node's memory" if source is None else f"memory of node {target} ({placement})"
+        if layout == "interleaved":
+            what = "a part of the memory of every node each"
+        if layout == "experts":
+            what = f"experts in random order, {what}"
         pages = " in base pages" if specs[0]["pages"] == "small" else ""
         labels: dict[str, Scalar] = {
             "cpu_node": source,
@@ -86,13 +93,15 @@ class Layout:
         }
         parameters = {
             "kernel": "read",
+            "layout": layout,
             "isa": self.isa,
             "pools": list(specs),
             "readers": [list(one) for one in readers or [cpus]],
             "reserved_bytes": reserved,
             "level_2_bytes": sets.level_2_bytes(self.inventory.cpu, cpus),
         }
-        title = f"Read: {who} read {what}{pages}, {sets.describe(total, caches)}"
+        verb = "reads" if len(cpus) == 1 else "read"
+        title = f"Read: {who} {verb} {what}{pages}, {sets.describe(total, caches)}"
         return Case(self.probe, name, title, group, parameters, 0.0, total - reserved, labels=labels)
 
     def nearest(self, node: NumaNode) -> int | None:

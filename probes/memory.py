@@ -7,6 +7,9 @@ Cases, planned from the inventory alone:
     read.nodeC.nodeM    one thread per physical core of node C reads memory of node M
     read.machine        one thread per physical core, each reads memory of its own node
     read.4k.nodeN       as read.nodeN.nodeN, with base pages in place of huge ones
+    read.interleaved    one thread per physical core, each reads a part of the memory of every node
+    sweep.nodeN.tT      T threads of node N read its own memory; beyond one per core, SMT siblings join
+    experts.machine     as read.machine, experts of Kimi K3 in random order; experts.nodeN of one node
     residency.image     the target's image is allocated, touched and verified; a small pool in short profiles
 
 A figure is bytes loaded / (last end - first start) of all threads, taken over whole passes of a pool that is
@@ -18,6 +21,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+import random
 import resource
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -26,7 +30,8 @@ from attrs import frozen
 
 from k3gate import metrics
 from k3gate.errors import ProbeError, UsageError
-from k3gate.probes import memory_plan, pools
+from k3gate.model import k3
+from k3gate.probes import experts, memory_plan, pools
 from k3gate.probes import working_sets as sets
 from k3gate.probing.contract import Applies, Context, Planned, Reason, SampleToken
 from k3gate.records import Case, Inventory, Metric, MetricDeclaration, Profile, Proof, Scalar, State
@@ -72,6 +77,7 @@ class MemoryProbe:
     title = "Memory: read bandwidth by node, and whether the image fits"
     metrics: Sequence[MetricDeclaration] = (
         metrics.MEMORY_READ,
+        metrics.EXPERT_READ,
         metrics.RESIDENCY_BYTES,
         metrics.RESIDENCY_RATE,
     )
@@ -124,7 +130,7 @@ def _read(case: Case, context: Context) -> Metric:
     readers: list[list[int]] = [list(cpus) for cpus in parameters["readers"]]
     cpus = [cpu for group in readers for cpu in group]
     team = _team(context, cpus)
-    parts = [[part] for pool, group in zip(filled, readers, strict=True) for part in pool.parts(len(group))]
+    parts = _parts(parameters["layout"], filled, readers)
     before = pools.placement(filled)
     watch = pools.PinWatch(team)
     sums = pools.Checksums(parts)
@@ -151,7 +157,29 @@ def _read(case: Case, context: Context) -> Metric:
         "counting": traffic["counting"],
     }
     state, reason = _state(proofs)
-    return context.metric(metrics.MEMORY_READ, samples, labels, proofs, state, reason)
+    declaration = metrics.MEMORY_READ
+    if parameters["layout"] == "experts":
+        declaration, labels["expert_bytes"] = metrics.EXPERT_READ, k3.EXPERT_BYTES
+    return context.metric(declaration, samples, labels, proofs, state, reason)
+
+
+def _parts(
+    layout: str, filled: Sequence[pools.FilledPool], readers: Sequence[Sequence[int]]
+) -> list[list[pools.Part]]:
+    """What each thread reads in a pass, threads in the order of the readers.
+
+    "own": each group its own pool, in contiguous parts; "interleaved": every thread a part of every pool;
+    "experts": each group the experts of its own pool in random order.
+    """
+    if layout == "interleaved":
+        threads = sum(len(group) for group in readers)
+        return [list(parts) for parts in zip(*(pool.parts(threads) for pool in filled), strict=True)]
+    pairs = list(zip(filled, readers, strict=True))
+    if layout == "experts":
+        chance = random.Random(filled[0].seed)
+        dealt = (experts.deal(pool, experts.order(pool.bytes, chance), len(group)) for pool, group in pairs)
+        return [own for group in dealt for own in group]
+    return [[part] for pool, group in pairs for part in pool.parts(len(group))]
 
 
 def _samples(

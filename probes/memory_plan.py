@@ -37,8 +37,9 @@ class _Planner(Layout):
     # --- read bandwidth ---
 
     def _reads(self) -> list[Case]:
-        """The machine, local cells, one core, remote cells, base pages: in this order of importance."""
-        local, core, remote, base = [], [], [], []
+        """The machine, local cells, one core, remote cells, base pages, then how threads and experts change
+        the rate: in this order of importance."""
+        local, core, remote, base, more = [], [], [], [], []
         for target in self.targets:
             own = self.cpus_of[target.id]
             sources = [one for one in self.inventory.numa.nodes if self.cpus_of[one.id]]
@@ -56,11 +57,15 @@ class _Planner(Layout):
                 name = f"read.core.node{target.id}"
                 core.append(self.cell(name, group, target.id, target.id, own[:1], spec, scope="core"))
                 base += self._base_pages(target, own, spec)
+                more += self._sweep(target, spec)
+                if len(self.targets) > 1:
+                    name = f"experts.node{target.id}"
+                    more.append(self.cell(name, group, target.id, target.id, own, spec, layout="experts"))
             for source in sources:
                 if source.id != target.id:
                     name = f"read.node{source.id}.node{target.id}"
                     remote.append(self.cell(name, group, source.id, target.id, self.cpus_of[source.id], spec))
-        return self.fitting([*self._machine(), *local, *core, *remote, *base])
+        return self.fitting([*self._machine(), *local, *core, *remote, *base, *more])
 
     def _machine(self) -> list[Case]:
         """All cores at once, every thread over a part of the same size in the memory nearest to it."""
@@ -81,10 +86,46 @@ class _Planner(Layout):
         nodes = {node.id: node for node in self.targets}
         specs = [self.spec(nodes[node], part * len(cpus), cpus) for node, cpus in readers.items()]
         groups = list(readers.values())
+
+        def machine(name: str, scope: str, layout: str) -> Case:
+            return self.cell(
+                name, "machine", None, None, everyone, *specs, readers=groups, scope=scope, layout=layout
+            )
+
+        found = [machine("read.machine", "machine", "own"), machine("experts.machine", "machine", "experts")]
+        if len(specs) > 1:
+            found.append(machine("read.interleaved", "interleaved", "interleaved"))
+        return found
+
+    def _sweep(self, node: NumaNode, spec: Spec) -> list[Case]:
+        """More and more threads of a node on its own memory: one per core first, then SMT siblings.
+
+        One thread and one per core are cases of their own; short profiles take few points of the first node.
+        """
+        own = self.cpus_of[node.id]
+        usable = set(sets.usable_cpus(self.inventory))
+        siblings = [cpu for cpu in node.cpus if cpu in usable and cpu not in own]
+        first = next(one.id for one in self.targets if self.cpus_of[one.id])
+        if self.profile.seconds < 600 and node.id != first:
+            reason = "a short profile sweeps threads on one node; --profile standard sweeps every node"
+            self.left_out.append(LeftOut(self.probe, f"sweep.node{node.id}.*", reason))
+            return []
+        cores = len(own)
+        wanted = {cores // 4, cores // 2, 3 * cores // 4, cores + len(siblings)}
+        if self.profile.seconds >= 600:
+            wanted |= {2**power for power in range(1, cores.bit_length())} | {cores + len(siblings) // 2}
+        everyone = (*own, *siblings)
         return [
             self.cell(
-                "read.machine", "machine", None, None, everyone, *specs, readers=groups, scope="machine"
+                f"sweep.node{node.id}.t{threads}",
+                f"node{node.id}",
+                node.id,
+                node.id,
+                everyone[:threads],
+                spec,
+                scope="sweep",
             )
+            for threads in sorted(wanted - {0, 1, cores})
         ]
 
     def _base_pages(self, node: NumaNode, cpus: Sequence[int], huge: Spec) -> list[Case]:

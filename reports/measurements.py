@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from k3gate import units
-from k3gate.metrics import MEMORY_READ, RESIDENCY_BYTES, RESIDENCY_RATE
+from k3gate.metrics import EXPERT_READ, MEMORY_READ
 from k3gate.records import RunRecord, State
-from k3gate.reports import charts, words
-from k3gate.reports.evidence import Index, Link, SampleRow
+from k3gate.reports import charts, residency_figure, thread_figures, words
+from k3gate.reports.evidence import Index, SampleRow
 from k3gate.reports.figures import Absent, BarRow, Cell, Figure, Matrix
 from k3gate.reports.readings import (
     conditions,
@@ -22,7 +22,6 @@ from k3gate.reports.readings import (
     proof_line,
     range_of,
     rates_title,
-    residency_title,
     round_medians,
     round_step,
     runs_of,
@@ -45,12 +44,18 @@ class Measurements:
         self._record = record
         self._index = index
         self._next = first
-        self._reads = [row for row in index.samples if row.metric.name == MEMORY_READ.name]
+        everything = [row for row in index.samples if row.metric.name == MEMORY_READ.name]
+        # The points of the sweep have a figure of their own.
+        self._reads = [row for row in everything if scope_of(row) != "sweep"]
+        self._swept = everything
+        self._experts = [row for row in index.samples if row.metric.name == EXPERT_READ.name]
         self.items: tuple[Figure | Absent, ...] = (
             self._matrix(),
             self._rates(),
             self._rounds(),
             self._pages(),
+            self._threads(),
+            self._expert_reads(),
             self._residency(),
         )
 
@@ -336,66 +341,17 @@ class Measurements:
             bars=tuple(bars),
         )
 
-    # --- residency -------------------------------------------------------------------------------------
+    def _threads(self) -> Figure | Absent:
+        figure = thread_figures.sweep(self._swept, self._next)
+        self._next += figure is not None
+        return figure or self._missing("Bandwidth by the number of threads", "sweep.")
+
+    def _expert_reads(self) -> Figure | Absent:
+        figure = thread_figures.experts(self._experts, self._reads, self._next)
+        self._next += figure is not None
+        return figure or self._missing("Reading routed experts in random order", "experts.")
 
     def _residency(self) -> Figure | Absent:
-        row = next((r for r in self._index.samples if r.metric.name == RESIDENCY_BYTES.name), None)
-        if row is None or row.metric.median is None:
-            return self._missing("Holding the image of the model in memory", "residency.")
-        metric, labels = row.metric, row.metric.labels
-        wanted = labels.get("wanted_bytes")
-        image = labels.get("memory") == "image"
-        inventory = self._record.inventory
-        held = int(metric.median or 0)
-        target = float(wanted) if isinstance(wanted, int | float) else 0.0
-        figures: list[tuple[str, float | None, str, str]] = []
-        if target:
-            figures.append(("Wanted by the target", target, "f-grey", "–"))
-        figures.append(
-            (
-                "Held and verified" if image else "Held and verified, a small pool",
-                float(held),
-                "f-data",
-                row.number,
-            )
-        )
-        for name, amount in (
-            ("Usable memory of the machine", inventory.memory.total_bytes),
-            ("Available at the start", inventory.memory.available_bytes),
-            ("May be used by this process", inventory.limits.usable_memory_bytes),
-        ):
-            if amount is not None:
-                figures.append((name, float(amount), "f-data2", "–"))
-        top = max((amount for _, amount, _, _ in figures if amount), default=1.0)
-        place = charts.scale(0, top or 1.0, end=92)
-        bars = [
-            BarRow(
-                title=name,
-                sub="",
-                chart=charts.cell([charts.band(0, place(amount or 0), "25%", "50%", style)]),
-                figures=(
-                    units.exact_bytes(int(amount or 0), NBSP),
-                    units.gib(amount, NBSP),
-                    words.share((amount or 0) / target) if target else "–",
-                ),
-                link=row.link if sample != "–" else Link("Machine", "#machine"),
-                state=words.STATES[metric.state] if sample != "–" else "–",
-            )
-            for name, amount, style, sample in figures
-        ]
-        touch = next((r for r in self._index.samples if r.metric.name == RESIDENCY_RATE.name), None)
-        touched = (
-            f" First touch ran at {words.value(touch.metric.median, 'B/s')}."
-            if touch and touch.metric.median
-            else ""
-        )
-        return Figure(
-            anchor="fig-residency",
-            number=self._number(),
-            title=residency_title(wanted, held, image, inventory.limits.usable_memory_bytes),
-            subtitle="Memory that was allocated, touched and read back with the right pattern, from 0",
-            source=f"Nodes {labels.get('nodes') or 'not named'}.{touched} {proof_line([row])}",
-            links=tuple(r.link for r in (row, touch) if r is not None),
-            head=("Memory", "Size", "GB", "GiB", "Of wanted", "State"),
-            bars=tuple(bars),
-        )
+        figure = residency_figure.residency(self._record, self._index, self._next)
+        self._next += figure is not None
+        return figure or self._missing("Holding the image of the model in memory", "residency.")

@@ -188,7 +188,11 @@ def reading(labels_: Mapping[str, object]) -> str | None:
     pages = f", pages of {size(labels_['page_size'])}" if labels_.get("page_size") == 4096 else ""
     if scope == "machine":
         return f"the whole machine, each node its own memory{pages}"
+    if scope == "interleaved":
+        return f"the whole machine, every thread all nodes' memory{pages}"
     if cpu is None or memory is None:
         return None
     who = f"one core of node {cpu}" if scope == "core" else f"node {cpu}"
+    if scope == "sweep":
+        who = f"node {cpu}, {count(int(str(labels_.get('threads') or 0)), 'thread')},"
     return f"{who} reads {'its own memory' if cpu == memory else f'from node {memory}'}{pages}"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from attrs import frozen
 
-from k3gate.metrics import MEMORY_READ
+from k3gate.metrics import EXPERT_READ, MEMORY_READ
 from k3gate.records import Interval, Metric, Outcome, RunRecord, State
 from k3gate.units import significant
 
@@ -106,16 +106,27 @@ def _paper(record: RunRecord) -> _Reading:
 
 
 def _read(record: RunRecord) -> _Reading:
-    found = find_metric(record, MEMORY_READ.name, scope="machine")
+    return _machine(record, MEMORY_READ.name, "read.machine", "each reading its own node")
+
+
+def _expert_reads(record: RunRecord) -> _Reading:
+    what = "each reading experts of 17,547,264 bytes of its own node in random order"
+    return _machine(record, EXPERT_READ.name, "experts.machine", what)
+
+
+def _machine(record: RunRecord, name: str, case: str, what: str) -> _Reading:
+    """The reading of the whole machine by a metric, or why there is none."""
+    found = find_metric(record, name, scope="machine")
     if found is None:
+        left = (one.reason for one in record.run.left_out if one.case == case)
         reason = next(
-            (o.reason for o in record.outcomes if o.case == "read.machine" and o.reason),
-            "the run holds no read of the whole machine",
+            (o.reason for o in record.outcomes if o.case == case and o.reason),
+            next(left, "the run holds no such reading of the whole machine"),
         )
-        return _Reading(None, None, State.NOT_RUN, reason, "all cores, each reading its own node")
+        return _Reading(None, None, State.NOT_RUN, reason, f"all cores, {what}")
     outcome, metric = found
     threads = metric.labels.get("threads")
-    detail = f"{threads} pinned threads, each reading its own node"
+    detail = f"{threads} pinned threads, {what}"
     evidence = (f"{outcome.probe}/{outcome.case}#{metric.name}",)
     return _Reading(metric.median, metric.interval, metric.state, metric.reason, detail, evidence)
 
@@ -130,11 +141,7 @@ def _not_measured(what: str) -> Callable[[RunRecord], _Reading]:
 _RUNGS: tuple[tuple[str, str, Callable[[RunRecord], _Reading]], ...] = (
     ("paper", "Paper", _paper),
     ("read", "Measured read", _read),
-    (
-        "expert_reads",
-        "Expert-sized reads",
-        _not_measured("random routed experts of 17,547,264 bytes, far beyond the caches"),
-    ),
+    ("expert_reads", "Expert-sized reads", _expert_reads),
     ("expert_kernels", "Expert kernels", _not_measured("K3's own matrix shapes from MXFP4 weights")),
     ("replay", "Decode replay", _not_measured("a miniature K3, token by token")),
     ("runtime", "Running runtime", _not_measured("the model itself, served by a runtime")),

@@ -40,6 +40,11 @@ EXPERT_PARAMETERS = 3 * EXPERT_INTERMEDIATE * EXPERT_WIDTH
 """33,030,144: gate, up and down matrices of one expert of one layer [D]."""
 EXPERT_BYTES = EXPERT_PARAMETERS // 2 + EXPERT_PARAMETERS // MXFP4_BLOCK
 """17,547,264: 4-bit codes and one scale byte per block of 32 [D, I]."""
+EXPERT_TENSORS = 3 * (
+    EXPERT_INTERMEDIATE * EXPERT_WIDTH // 2,
+    EXPERT_INTERMEDIATE * EXPERT_WIDTH // MXFP4_BLOCK,
+)
+"""5,505,024 bytes of codes and 344,064 of scales, of gate, up and down in turn: they lie together [I]."""
 ROUTED_BYTES = MOE_LAYERS * EXPERTS * EXPERT_BYTES
 """1,446,456,066,048: all routed experts, as in the checkpoint and bit for bit as GGML MXFP4 [D, I]."""
 

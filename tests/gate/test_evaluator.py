@@ -456,3 +456,16 @@ def test_the_scatter_of_what_is_divided_by_counts_as_well(check: Any, make_recor
     found = check(make_record(shaky), "roofline.remote")
     assert found.verdict is Verdict.UNPROVEN
     assert "straddles the bound" in found.reason
+
+
+@pytest.mark.case("BW-09")
+def test_bw_09_the_best_number_of_threads_counts(check: Any, make_record: Any, build: Any) -> None:
+    """All cores of node 1 read at 0.6 of paper, half of them at 0.75: the machine can do it."""
+    slow = build.read(1, 1, 0.6 * 358.4e9)
+    fast = build.read(1, 1, 0.75 * 358.4e9).metrics[0]
+    swept = attrs.evolve(fast, labels={**fast.labels, "scope": "sweep", "threads": 32})
+    sweep = Outcome("memory", "sweep.node1.t32", State.OK, None, 1.0, 3, (), (swept,))
+    without = check(make_record(replaced(build.sound(), slow)), "roofline.local")
+    assert without.verdict is Verdict.FAIL
+    best = check(make_record((*replaced(build.sound(), slow), sweep)), "roofline.local")
+    assert best.verdict is Verdict.PASS

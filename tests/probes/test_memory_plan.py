@@ -15,8 +15,10 @@ from k3gate.records import Cache, HugePagePool, Inventory, NumaNode, Profile
 def test_two_sockets_get_every_cell_with_one_thread_per_core(make_inventory) -> None:
     planned = plan_of(make_inventory("bare_metal"))
     cells = {f"read.node{c}.node{m}" for c in (0, 1) for m in (0, 1)}
-    others = {"read.core.node0", "read.core.node1", "read.machine", "residency.image"}
-    assert names_of(planned) == cells | others | {"read.4k.node0", "read.4k.node1"}
+    others = {"read.core.node0", "read.core.node1", "read.machine", "read.interleaved", "residency.image"}
+    others |= {"read.4k.node0", "read.4k.node1", "experts.machine", "experts.node0", "experts.node1"}
+    sweep = {f"sweep.node0.t{threads}" for threads in (8, 16, 24, 64)}
+    assert names_of(planned) == cells | others | sweep
     remote = case_of(planned, "read.node1.node0")
     assert remote.parameters["readers"] == [list(range(32, 64))]
     assert remote.labels["placement"] == "remote"
@@ -309,3 +311,28 @@ def test_a_part_of_the_image_is_not_called_the_image(make_inventory) -> None:
     ):
         planned = plan_of(inventory, Profile("standard", 1200.0, image_bytes=wanted))
         assert f"Residency: {words}, " in case_of(planned, "residency.image").title
+
+
+@pytest.mark.case("BW-09")
+def test_bw_09_threads_are_swept_with_one_per_core_first(make_inventory) -> None:
+    """More threads are not always faster: the points below and beyond one per core are measured."""
+    inventory = make_inventory("bare_metal")
+    planned = plan_of(inventory, Profile("standard", 1200.0))
+    swept = [case for case in planned.cases if case.name.startswith("sweep.node0.")]
+    points = {case.labels["threads"]: case for case in swept}
+    assert sorted(points) == [2, 4, 8, 16, 24, 48, 64]
+    (half,) = points[16].parameters["readers"]
+    assert half == list(range(16))
+    (all_of_them,) = points[64].parameters["readers"]
+    assert all_of_them[:32] == list(range(32)) and set(all_of_them[32:]) == set(range(64, 96))
+    assert {case.name for case in planned.cases if case.name.startswith("sweep.node1")}
+    short = plan_of(inventory)
+    assert any(one.case == "sweep.node1.*" for one in short.left_out)
+
+
+def test_interleaved_reads_take_a_part_of_every_node(make_inventory) -> None:
+    case = case_of(plan_of(make_inventory("bare_metal")), "read.interleaved")
+    assert case.parameters["layout"] == "interleaved"
+    assert case.labels["placement"] == case.labels["scope"] == "interleaved"
+    assert [spec["node"] for spec in case.parameters["pools"]] == [0, 1]
+    assert "read.interleaved" not in names_of(plan_of(make_inventory("vm")))

@@ -304,3 +304,62 @@ def test_a_cpu_only_node_and_no_numa_information_are_said(small_vm: Any, tree: A
     record = attrs.evolve(sheet.record, inventory=attrs.evolve(sheet.record.inventory, numa=numa))
     seen = tree(attrs.evolve(sheet, record=record).page()).text
     assert "the kernel shows no NUMA information; one node stands for the machine" in seen
+
+
+def with_reads(sheet: Any, *cases: tuple[str, str, dict[str, Any], float]) -> Any:
+    """The sheet with more readings: (case, metric, labels, rate), after the whole machine's."""
+    read = next(
+        m
+        for o in sheet.record.outcomes
+        for m in o.metrics
+        if m.name == "memory.bandwidth.read" and m.labels.get("scope") == "node"
+    )
+    more = []
+    for case, name, labels, rate in cases:
+        scale = rate / read.median
+        samples = tuple(attrs.evolve(one, value=one.value * scale) for one in read.samples)
+        interval = (rate * 0.99, rate * 1.01)
+        metric = attrs.evolve(
+            read, name=name, labels={**read.labels, **labels}, samples=samples, median=rate, interval=interval
+        )
+        more.append(Outcome("memory", case, State.OK, None, 1.0, 3, (), (metric,), title=case))
+    record = attrs.evolve(sheet.record, outcomes=(*sheet.record.outcomes, *more))
+    return attrs.evolve(sheet, record=record)
+
+
+@pytest.mark.case("BW-09")
+def test_bw_09_the_sweep_names_the_best_number_of_threads(bare_metal: Any, tree: Any) -> None:
+    sweep = {"scope": "sweep", "cpu_node": 0, "memory_node": 0, "placement": "local"}
+    sheet = with_reads(
+        bare_metal(),
+        ("sweep.node0.t8", "memory.bandwidth.read", {**sweep, "threads": 8}, 120e9),
+        ("sweep.node0.t24", "memory.bandwidth.read", {**sweep, "threads": 24}, 990e9),
+    )
+    text = sheet.page()
+    seen = tree(text).text
+    assert "Node 0 reads fastest with 24 threads" in seen
+    figure = text[text.index('id="fig-sweep"') :]
+    figure = figure[: figure.index("</figure>")]
+    assert figure.count('class="f-data"') == 1, "one bar is the best"
+    assert "Node 0, eight threads" in tree(figure).text
+    matrix = text[text.index('id="fig-numa"') : text.index('id="fig-rates"')]
+    assert "990" not in matrix, "a point of the sweep is no cell of the matrix"
+
+
+def test_experts_stand_beside_reading_straight_on(bare_metal: Any, tree: Any) -> None:
+    machine = {"scope": "machine", "cpu_node": None, "memory_node": None}
+    sheet = bare_metal()
+    straight = next(
+        m
+        for o in sheet.record.outcomes
+        for m in o.metrics
+        if m.name == "memory.bandwidth.read" and m.labels.get("scope") == "machine"
+    )
+    labels = {**machine, "threads": straight.labels["threads"]}
+    sheet = with_reads(
+        sheet, ("experts.machine", "memory.bandwidth.expert_read", labels, straight.median * 0.9)
+    )
+    seen = tree(sheet.page()).text.replace("\u00a0", " ")
+    assert "Experts in random order keep 90 % of the bandwidth" in seen
+    ladder = seen[seen.index("From paper to token") :]
+    assert "Expert-sized reads" in ladder
