@@ -86,10 +86,12 @@ class _Planner(Layout):
         nodes = {node.id: node for node in self.targets}
         specs = [self.spec(nodes[node], part * len(cpus), cpus) for node, cpus in readers.items()]
         groups = list(readers.values())
+        # With one node the machine's pool is the node's: built once for both.
+        shared = f"node{specs[0]['node']}" if len(specs) == 1 else "machine"
 
         def machine(name: str, scope: str, layout: str) -> Case:
             return self.cell(
-                name, "machine", None, None, everyone, *specs, readers=groups, scope=scope, layout=layout
+                name, shared, None, None, everyone, *specs, readers=groups, scope=scope, layout=layout
             )
 
         found = [machine("read.machine", "machine", "own"), machine("experts.machine", "machine", "experts")]
