@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 PATTERN_STEP: int
+CHASE_BLOCK: int
 
 class Pool:
     def __init__(self, bytes: int, pages: str) -> None: ...  # noqa: A002
@@ -30,7 +31,17 @@ class Region:
     seconds: float
     threads: list[ThreadReport]
 
-_Parts = Sequence[Sequence[tuple[Pool, int, int, int]]]
+class Chase:
+    seconds: float
+    steps: int
+    blocks: int
+    end: int
+    load_seconds: float
+    load_bytes: int
+    threads: list[ThreadReport]
+
+_Part = tuple[Pool, int, int, int]
+_Parts = Sequence[Sequence[_Part]]
 
 class Team:
     def __init__(self, cpus: Sequence[int]) -> None: ...
@@ -39,7 +50,23 @@ class Team:
     def affinities(self) -> list[list[int]]: ...
     def touch(self, parts: _Parts) -> Region: ...
     def verify(self, parts: _Parts) -> Region: ...
+    def prepare(self, kernel: str, parts: _Parts) -> Region: ...
+    def count_unwritten(self, kernel: str, parts: _Parts) -> Region: ...
     def run(self, kernel: str, isa: str, parts: _Parts, passes: int) -> Region: ...
+    def build_cycle(self, thread: int, part: _Part, window_bytes: int = 0) -> Region: ...
+    def chase(self, thread: int, part: _Part, steps: int, start: int = 0) -> Chase: ...
+    def chase_loaded(
+        self,
+        thread: int,
+        part: _Part,
+        steps: int,
+        start: int,
+        kernel: str,
+        isa: str,
+        loads: _Parts,
+        delay: int,
+        block_bytes: int = 4096,
+    ) -> Chase: ...
 
 def supported_isas() -> list[str]: ...
 def kernels() -> list[dict[str, Any]]: ...

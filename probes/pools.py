@@ -363,6 +363,34 @@ class Checksums:
         return Proof("checksum", True, "every timed region's sum equals the pattern's")
 
 
+class StoredWords:
+    """What a kernel that stores left in memory, against closed forms. It overwrites the pattern of its parts: give
+    it pools of its own, or `team.prepare("read", parts)` before these are read again.
+    """
+
+    def __init__(self, team: Any, kernel: str, parts: Sequence[Sequence[Part]]) -> None:
+        self._team, self._kernel, self._parts = team, kernel, parts
+        self._regions = 0
+        self._wrong = 0
+        team.prepare(kernel, parts)
+
+    def see(self, region: Any, passes: int) -> None:
+        """Take note of a timed region: a word in each 64 KiB was spoilt before it."""
+        self._regions += 1
+        self._wrong += any(thread.value for thread in region.threads)
+
+    def proof(self) -> Proof:
+        """The proof "checksum"; reads all that was stored."""
+        if not self._regions:
+            return Proof("checksum", None, "no timed region")
+        left = self._team.count_unwritten(self._kernel, self._parts).threads
+        words, wrong = sum(thread.bytes for thread in left) // 8, sum(thread.value for thread in left)
+        if self._wrong or wrong:
+            detail = f"{self._wrong} of {self._regions} timed regions left words unwritten; "
+            return Proof("checksum", False, f"{detail}{wrong} of {words} words are wrong")
+        return Proof("checksum", True, f"all {words} stored words are right, and each timed region stored")
+
+
 def kernel_table() -> list[dict[str, Any]]:
     """The kernels with their traffic model per 8-byte word, as the native code states it."""
     return list(_native.kernels())

@@ -14,6 +14,7 @@
 #include <tuple>
 #include <vector>
 
+#include "chase.hpp"
 #include "isa.hpp"
 #include "kernels.hpp"
 #include "pool.hpp"
@@ -24,6 +25,8 @@ using namespace nb::literals;
 
 namespace k3gate {
 namespace {
+
+constexpr std::uint64_t kLongestDelay = 100'000'000;
 
 std::string text(std::string_view view) { return std::string(view); }
 
@@ -64,15 +67,86 @@ nb::list kernel_table() {
 using PartTuple = std::tuple<Pool*, std::size_t, std::size_t, std::uint64_t>;
 using PartLists = std::vector<std::vector<PartTuple>>;
 
+Part part_of(const PartTuple& tuple) {
+  const auto& [pool, offset, bytes, seed] = tuple;
+  if (pool == nullptr) throw std::invalid_argument("a part needs a pool");
+  return Part{pool, offset, bytes, seed};
+}
+
 std::vector<std::vector<Part>> parts_of(const PartLists& lists) {
   std::vector<std::vector<Part>> parts(lists.size());
   for (std::size_t i = 0; i < lists.size(); ++i) {
-    for (const auto& [pool, offset, bytes, seed] : lists[i]) {
-      if (pool == nullptr) throw std::invalid_argument("a part needs a pool");
-      parts[i].push_back(Part{pool, offset, bytes, seed});
-    }
+    for (const PartTuple& tuple : lists[i]) parts[i].push_back(part_of(tuple));
   }
   return parts;
+}
+
+Region team_touch(Team& team, const PartLists& lists) {
+  const auto parts = parts_of(lists);
+  nb::gil_scoped_release released;
+  return team.touch(parts);
+}
+
+Region team_verify(Team& team, const PartLists& lists) {
+  const auto parts = parts_of(lists);
+  nb::gil_scoped_release released;
+  return team.verify(parts);
+}
+
+// What a kernel stores is the same for every instruction set, so the first one stands for all.
+const Kernel& any_kernel(const std::string& name) {
+  for (const Kernel& kernel : kernels()) {
+    if (kernel.name == name) return kernel;
+  }
+  throw std::invalid_argument("no kernel " + name + " in this build");
+}
+
+Region team_prepare(Team& team, const std::string& name, const PartLists& lists) {
+  const Kernel& kernel = any_kernel(name);
+  const auto parts = parts_of(lists);
+  nb::gil_scoped_release released;
+  return team.prepare(kernel, parts);
+}
+
+Region team_count_unwritten(Team& team, const std::string& name, const PartLists& lists) {
+  const Kernel& kernel = any_kernel(name);
+  if (!kernel.stores()) throw std::invalid_argument("this kernel stores nothing");
+  const auto parts = parts_of(lists);
+  nb::gil_scoped_release released;
+  return team.count_unwritten(kernel, parts);
+}
+
+Region team_run(Team& team, const std::string& name, const std::string& isa, const PartLists& lists,
+                std::uint64_t passes) {
+  const Kernel& kernel = runnable_kernel(name, isa);
+  const auto parts = parts_of(lists);
+  nb::gil_scoped_release released;
+  return team.run(kernel, parts, passes);
+}
+
+Region team_build_cycle(Team& team, std::size_t thread, const PartTuple& tuple, std::size_t window_bytes) {
+  const Part part = part_of(tuple);
+  nb::gil_scoped_release released;
+  return team.build_cycle(thread, part, window_bytes);
+}
+
+Chase team_chase(Team& team, std::size_t thread, const PartTuple& tuple, std::uint64_t steps,
+                 std::size_t start) {
+  const Part part = part_of(tuple);
+  nb::gil_scoped_release released;
+  return team.chase(thread, part, steps, start);
+}
+
+Chase team_chase_loaded(Team& team, std::size_t thread, const PartTuple& tuple, std::uint64_t steps,
+                        std::size_t start, const std::string& name, const std::string& isa,
+                        const PartLists& loads, std::uint64_t delay, std::size_t block_bytes) {
+  const Part part = part_of(tuple);
+  const auto parts = parts_of(loads);
+  // Loaders look for the end only between blocks.
+  if (delay > kLongestDelay) throw std::invalid_argument("the delay is too long");
+  const Load load{&runnable_kernel(name, isa), &parts, delay, block_bytes};
+  nb::gil_scoped_release released;
+  return team.chase_loaded(thread, part, steps, start, load);
 }
 
 std::pair<int, std::vector<int>> query_nodes(const Pool& pool, std::size_t samples) {
@@ -86,9 +160,9 @@ std::uint64_t checksum_at(const std::string& kernel, const std::string& isa, std
                           std::size_t words) {
   if (address % 8 != 0) throw std::invalid_argument("the address is not that of an 8-byte word");
   const Kernel& found = runnable_kernel(kernel, isa);
-  if (found.traffic.stores != "none") throw std::invalid_argument("this kernel writes");
+  if (found.stores()) throw std::invalid_argument("this kernel writes");
   nb::gil_scoped_release released;
-  return found.run(reinterpret_cast<std::uint64_t*>(address), words);
+  return found.run(Arrays{.to = reinterpret_cast<std::uint64_t*>(address), .words = words});
 }
 
 void translate_system_error(const std::exception_ptr& pointer, void*) {
@@ -109,6 +183,7 @@ NB_MODULE(_native, m) {
   m.doc() = "Native kernels, memory pools and the pinned thread team of k3gate.";
   nb::register_exception_translator(translate_system_error);
   m.attr("PATTERN_STEP") = kPatternStep;
+  m.attr("CHASE_BLOCK") = kChaseBlock;
 
   m.def(
       "supported_isas",
@@ -152,36 +227,35 @@ NB_MODULE(_native, m) {
       .def_ro("seconds", &Region::seconds)
       .def_ro("threads", &Region::threads);
 
+  nb::class_<Chase>(m, "Chase", "A walk along a cycle of pointers, and what the loaders did meanwhile.")
+      .def_ro("seconds", &Chase::seconds)
+      .def_ro("steps", &Chase::steps)
+      .def_ro("blocks", &Chase::blocks)
+      .def_ro("end", &Chase::end)
+      .def_ro("load_seconds", &Chase::load_seconds)
+      .def_ro("load_bytes", &Chase::load_bytes)
+      .def_ro("threads", &Chase::threads);
+
   nb::class_<Team>(m, "Team",
                    "Threads pinned one to a CPU. Parts are (pool, offset, bytes, seed), a list per thread.")
       .def(nb::init<std::vector<int>>(), "cpus"_a,
            "Raises OSError naming the CPU that could not be pinned to.")
       .def_prop_ro("cpus", &Team::cpus)
       .def("affinities", &Team::affinities, "CPU ids that each thread may run on, as the kernel says.")
-      .def(
-          "touch",
-          [](Team& team, const PartLists& lists) {
-            const auto parts = parts_of(lists);
-            nb::gil_scoped_release released;
-            return team.touch(parts);
-          },
-          "parts"_a, "Faults the parts in and writes the pattern.")
-      .def(
-          "verify",
-          [](Team& team, const PartLists& lists) {
-            const auto parts = parts_of(lists);
-            nb::gil_scoped_release released;
-            return team.verify(parts);
-          },
-          "parts"_a, "Counts the words that differ from the pattern.")
-      .def(
-          "run",
-          [](Team& team, const std::string& kernel, const std::string& isa, const PartLists& lists,
-             std::uint64_t passes) {
-            const Kernel& found = runnable_kernel(kernel, isa);
-            const auto parts = parts_of(lists);
-            nb::gil_scoped_release released;
-            return team.run(found, parts, passes);
-          },
-          "kernel"_a, "isa"_a, "parts"_a, "passes"_a, "Runs a kernel over all parts, `passes` times.");
+      .def("touch", &team_touch, "parts"_a, "Faults the parts in and writes the pattern.")
+      .def("verify", &team_verify, "parts"_a, "Counts the words that differ from the pattern.")
+      .def("prepare", &team_prepare, "kernel"_a, "parts"_a,
+           "Fills the parts for a kernel: the pattern; for the triad, numbers in its sources.")
+      .def("count_unwritten", &team_count_unwritten, "kernel"_a, "parts"_a,
+           "Counts the words that are not what a kernel that stores leaves there.")
+      .def("run", &team_run, "kernel"_a, "isa"_a, "parts"_a, "passes"_a,
+           "Runs a kernel over all parts, `passes` times. A kernel that stores overwrites the pattern.")
+      .def("build_cycle", &team_build_cycle, "thread"_a, "part"_a, "window_bytes"_a = 0,
+           "Links a part into one random cycle of blocks, by the part's seed; 0: one window over all of it.")
+      .def("chase", &team_chase, "thread"_a, "part"_a, "steps"_a, "start"_a = 0,
+           "One thread follows the cycle of this part, from `start` bytes into it.")
+      .def("chase_loaded", &team_chase_loaded, "thread"_a, "part"_a, "steps"_a, "start"_a, "kernel"_a,
+           "isa"_a, "loads"_a, "delay"_a, "block_bytes"_a = 4096,
+           "The same, while the other threads walk their parts, with `delay` turns of an empty loop after "
+           "each block.");
 }

@@ -1,5 +1,7 @@
 #include "kernels.hpp"
 
+#include <vector>
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #elif defined(__aarch64__)
@@ -19,7 +21,7 @@ constexpr Traffic kReadTraffic = {
     .counting = "bus bytes = counted bytes: loads only",
 };
 
-std::uint64_t read_generic(std::uint64_t* data, std::size_t words) {
+std::uint64_t sum_words(const std::uint64_t* data, std::size_t words) {
   std::uint64_t a = 0;
   std::uint64_t b = 0;
   std::uint64_t c = 0;
@@ -35,6 +37,8 @@ std::uint64_t read_generic(std::uint64_t* data, std::size_t words) {
   return a + b + c + d;
 }
 
+std::uint64_t read_generic(Arrays arrays) { return sum_words(arrays.to, arrays.words); }
+
 #if defined(__x86_64__)
 // A range starts at any word; the lines themselves are read aligned, as a load that straddles two lines
 // takes two accesses.
@@ -43,11 +47,11 @@ std::size_t words_before_line(const std::uint64_t* data, std::size_t words) {
   return before < words ? before : words;
 }
 
-__attribute__((target("avx2"))) std::uint64_t read_avx2(std::uint64_t* data, std::size_t words) {
-  const std::size_t before = words_before_line(data, words);
-  std::uint64_t sum = read_generic(data, before);
-  const std::uint64_t* line = data + before;
-  std::size_t left = words - before;
+__attribute__((target("avx2"))) std::uint64_t read_avx2(Arrays arrays) {
+  const std::size_t before = words_before_line(arrays.to, arrays.words);
+  std::uint64_t sum = sum_words(arrays.to, before);
+  const std::uint64_t* line = arrays.to + before;
+  std::size_t left = arrays.words - before;
   __m256i a = _mm256_setzero_si256();
   __m256i b = a;
   __m256i c = a;
@@ -71,11 +75,11 @@ __attribute__((target("avx2"))) std::uint64_t read_avx2(std::uint64_t* data, std
   return sum;
 }
 
-__attribute__((target("avx512f"))) std::uint64_t read_avx512(std::uint64_t* data, std::size_t words) {
-  const std::size_t before = words_before_line(data, words);
-  std::uint64_t sum = read_generic(data, before);
-  const std::uint64_t* line = data + before;
-  std::size_t left = words - before;
+__attribute__((target("avx512f"))) std::uint64_t read_avx512(Arrays arrays) {
+  const std::size_t before = words_before_line(arrays.to, arrays.words);
+  std::uint64_t sum = sum_words(arrays.to, before);
+  const std::uint64_t* line = arrays.to + before;
+  std::size_t left = arrays.words - before;
   __m512i a = _mm512_setzero_si512();
   __m512i b = a;
   __m512i c = a;
@@ -98,7 +102,9 @@ __attribute__((target("avx512f"))) std::uint64_t read_avx512(std::uint64_t* data
   return sum;
 }
 #elif defined(__aarch64__)
-std::uint64_t read_neon(std::uint64_t* data, std::size_t words) {
+std::uint64_t read_neon(Arrays arrays) {
+  const std::uint64_t* data = arrays.to;
+  const std::size_t words = arrays.words;
   uint64x2_t a = vdupq_n_u64(0);
   uint64x2_t b = a;
   uint64x2_t c = a;
@@ -120,22 +126,30 @@ std::uint64_t read_neon(std::uint64_t* data, std::size_t words) {
 }
 #endif
 
-constexpr Kernel kKernels[] = {
+constexpr Kernel kReadKernels[] = {
 #if defined(__x86_64__)
-    {"read", Isa::kAvx512, kReadTraffic, read_avx512},
-    {"read", Isa::kAvx2, kReadTraffic, read_avx2},
+    {"read", Isa::kAvx512, Work::kRead, kReadTraffic, read_avx512},
+    {"read", Isa::kAvx2, Work::kRead, kReadTraffic, read_avx2},
 #elif defined(__aarch64__)
-    {"read", Isa::kNeon, kReadTraffic, read_neon},
+    {"read", Isa::kNeon, Work::kRead, kReadTraffic, read_neon},
 #endif
-    {"read", Isa::kGeneric, kReadTraffic, read_generic},
+    {"read", Isa::kGeneric, Work::kRead, kReadTraffic, read_generic},
 };
 
 }  // namespace
 
-std::span<const Kernel> kernels() { return kKernels; }
+std::span<const Kernel> kernels() {
+  static const std::vector<Kernel> all = [] {
+    std::vector<Kernel> both(std::begin(kReadKernels), std::end(kReadKernels));
+    const std::span<const Kernel> storing = store_kernels();
+    both.insert(both.end(), storing.begin(), storing.end());
+    return both;
+  }();
+  return all;
+}
 
 const Kernel* find_kernel(std::string_view name, std::string_view isa) {
-  for (const Kernel& kernel : kKernels) {
+  for (const Kernel& kernel : kernels()) {
     if (kernel.name == name && name_of(kernel.isa) == isa) return &kernel;
   }
   return nullptr;

@@ -64,6 +64,19 @@ void Pool::close() {
   if (region_ != nullptr) munmap(region_, region_bytes_);
   region_ = start_ = nullptr;
   bytes_ = region_bytes_ = 0;
+  cycles_.clear();
+}
+
+void Pool::remember_cycle(std::size_t offset, std::size_t bytes) { cycles_.emplace_back(offset, bytes); }
+
+void Pool::forget_cycles(std::size_t offset, std::size_t bytes) {
+  std::erase_if(cycles_, [=](const auto& cycle) {
+    return cycle.first < offset + bytes && offset < cycle.first + cycle.second;
+  });
+}
+
+bool Pool::has_cycle(std::size_t offset, std::size_t bytes) const {
+  return std::find(cycles_.begin(), cycles_.end(), std::pair{offset, bytes}) != cycles_.end();
 }
 
 int Pool::bind(int node) {

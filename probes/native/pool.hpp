@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace k3gate {
@@ -30,6 +31,12 @@ class Pool {
   // Returns 0 or errno of the call itself.
   int query_nodes(std::size_t samples, std::vector<int>& nodes) const;
 
+  // Which ranges hold a cycle of pointers now: what writes to a range must forget its cycles, since following
+  // what is no pointer would kill the process. Offsets and sizes in bytes.
+  void remember_cycle(std::size_t offset, std::size_t bytes);
+  void forget_cycles(std::size_t offset, std::size_t bytes);
+  bool has_cycle(std::size_t offset, std::size_t bytes) const;
+
   // Releases the memory now; the object is empty afterwards. Safe to call twice.
   void close();
 
@@ -46,6 +53,7 @@ class Pool {
   std::size_t bytes_ = 0;
   std::size_t page_bytes_ = 0;
   int advice_error_ = 0;
+  std::vector<std::pair<std::size_t, std::size_t>> cycles_;  // offset, bytes
 };
 
 }  // namespace k3gate

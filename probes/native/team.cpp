@@ -1,7 +1,6 @@
 #include "team.hpp"
 
 #include <sched.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -15,26 +14,10 @@
 #include <immintrin.h>
 #endif
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
-
 namespace k3gate {
 namespace {
 
 constexpr std::size_t kBits = 8 * sizeof(unsigned long);
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-void relax() {
-#if defined(__x86_64__)
-  _mm_pause();
-#elif defined(__aarch64__)
-  __asm__ volatile("yield");
-#endif
-}
 
 // Raw system calls on masks of any width: cpu_set_t ends at CPU 1023.
 int pin_to(int cpu) {
@@ -50,19 +33,19 @@ int current_cpu() {
   return syscall(SYS_getcpu, &cpu, nullptr, nullptr) == 0 ? static_cast<int>(cpu) : -1;
 }
 
-// Faulting in by the kernel reports what a store would die of (SIGBUS of an exhausted huge page pool).
-int populate(void* start, std::size_t bytes) {
-  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
-  const auto first = reinterpret_cast<std::uintptr_t>(start) / page * page;
-  const auto end = (reinterpret_cast<std::uintptr_t>(start) + bytes + page - 1) / page * page;
-  while (madvise(reinterpret_cast<void*>(first), end - first, MADV_POPULATE_WRITE) != 0) {
-    if (errno == EINVAL || errno == ENOSYS) return 0;  // before Linux 5.14; the stores fault instead
-    if (errno != EINTR && errno != EAGAIN) return errno;
-  }
-  return 0;
+}  // namespace
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-}  // namespace
+void relax() {
+#if defined(__x86_64__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
 
 std::vector<int> allowed_cpus() {
   for (std::size_t words = 16; words <= (1U << 20) / kBits; words *= 2) {
@@ -178,60 +161,6 @@ std::vector<std::vector<int>> Team::affinities() {
     }
   });
   return masks;
-}
-
-void Team::check(const std::vector<std::vector<Part>>& parts) const {
-  if (parts.size() != cpus_.size()) throw std::invalid_argument("one list of parts per thread is needed");
-  for (const auto& list : parts) {
-    for (const Part& part : list) {
-      const std::size_t size = part.pool->bytes();
-      if (part.offset % 8 != 0 || part.bytes % 8 != 0)
-        throw std::invalid_argument("parts are of 8-byte words");
-      if (part.offset > size || part.bytes > size - part.offset)
-        throw std::out_of_range("part outside its pool");
-    }
-  }
-}
-
-Region Team::touch(const std::vector<std::vector<Part>>& parts) {
-  check(parts);
-  return execute([&parts](std::size_t index, ThreadReport& report) {
-    for (const Part& part : parts[index]) {
-      std::uint64_t* data = part.pool->words() + part.offset / 8;
-      // In slices, so that the pattern is written while the zeroed lines are still in the cache.
-      constexpr std::size_t kSlice = std::size_t{2} << 20;
-      for (std::size_t done = 0; done < part.bytes; done += kSlice) {
-        const std::size_t size = std::min(kSlice, part.bytes - done);
-        report.error = populate(data + done / 8, size);
-        if (report.error != 0) return;
-        write_pattern(data + done / 8, size / 8, (part.offset + done) / 8, part.seed);
-        report.bytes += size;
-      }
-    }
-  });
-}
-
-Region Team::verify(const std::vector<std::vector<Part>>& parts) {
-  check(parts);
-  return execute([&parts](std::size_t index, ThreadReport& report) {
-    for (const Part& part : parts[index]) {
-      const std::uint64_t* data = part.pool->words() + part.offset / 8;
-      report.value += count_mismatches(data, part.bytes / 8, part.offset / 8, part.seed);
-      report.bytes += part.bytes;
-    }
-  });
-}
-
-Region Team::run(const Kernel& kernel, const std::vector<std::vector<Part>>& parts, std::uint64_t passes) {
-  check(parts);
-  return execute([&kernel, &parts, passes](std::size_t index, ThreadReport& report) {
-    for (std::uint64_t pass = 0; pass < passes; ++pass) {
-      for (const Part& part : parts[index]) {
-        report.value += kernel.run(part.pool->words() + part.offset / 8, part.bytes / 8);
-        report.bytes += part.bytes;
-      }
-    }
-  });
 }
 
 }  // namespace k3gate

@@ -2,9 +2,11 @@
 // Exits 0 when all holds, else prints what does not.
 #include <cstdint>
 #include <cstdio>
+#include <stdexcept>
 #include <system_error>
 #include <vector>
 
+#include "../../probes/native/chase.hpp"
 #include "../../probes/native/isa.hpp"
 #include "../../probes/native/kernels.hpp"
 #include "../../probes/native/pool.hpp"
@@ -41,7 +43,7 @@ void check_kernels() {
           data[i] = i * i * 0x123456789abcdefULL + 5;
           if (i >= offset) sum += data[i];
         }
-        expect(kernel->run(data.data() + offset, words) == sum, name_of(isa).data());
+        expect(kernel->run(Arrays{.to = data.data() + offset, .words = words}) == sum, name_of(isa).data());
       }
     }
   }
@@ -82,6 +84,86 @@ void check_team() {
   pool.close();
 }
 
+bool runs_here(const Kernel& kernel) {
+  for (const Isa isa : supported_isas()) {
+    if (isa == kernel.isa) return true;
+  }
+  return false;
+}
+
+// Parts of odd places and sizes; what is outside the written array must keep the pattern.
+void check_stores() {
+  Pool pool(std::size_t{2} << 20, Pages::kSmall);
+  Team team({allowed_cpus().front()});
+  const std::vector<std::vector<Part>> whole = {{Part{&pool, 0, pool.bytes(), 9}}};
+  team.touch(whole);
+  for (const Kernel& kernel : store_kernels()) {
+    if (!runs_here(kernel)) continue;
+    for (std::size_t offset : {0UL, 8UL, 56UL, 4096UL}) {
+      for (std::size_t bytes : {0UL, 8UL, 72UL, 776UL, 4096UL, 100'008UL, 700'000UL}) {
+        team.prepare(kernel, whole);
+        const Part part{&pool, offset, bytes, 9};
+        const std::vector<std::vector<Part>> parts = {{part}};
+        team.prepare(kernel, parts);
+        const std::uint64_t words = arrays_of(kernel, part).words;
+        expect(team.count_unwritten(kernel, parts).threads[0].value == words, "nothing is there beforehand");
+        const Region region = team.run(kernel, parts, 2);
+        expect(region.threads[0].value == 0 && region.threads[0].bytes == 16 * words, kernel.name.data());
+        expect(team.count_unwritten(kernel, parts).threads[0].value == 0, kernel.name.data());
+        if (kernel.work == Work::kTriad) continue;  // its sources are numbers
+        expect(team.verify(whole).threads[0].value == words, "only the written array has changed");
+      }
+    }
+  }
+}
+
+void check_chase() {
+  const std::vector<int> allowed = allowed_cpus();
+  const bool two = allowed.size() > 1;
+  Team team(std::vector<int>(allowed.begin(), allowed.begin() + (two ? 2 : 1)));
+  Pool pool(std::size_t{1} << 20, Pages::kSmall);
+  Pool loaded(std::size_t{1} << 20, Pages::kSmall);
+  for (std::size_t bytes : {512UL, 4096UL, 100'000UL, 1UL << 20}) {
+    for (std::size_t window : {0UL, 4096UL, 12'288UL}) {
+      const Part part{&pool, 0, bytes, bytes + window};
+      team.build_cycle(0, part, window);
+      const std::uint64_t blocks = bytes / kChaseBlock;
+      std::vector<bool> seen(blocks);
+      std::size_t at = 0;
+      for (std::uint64_t i = 0; i < blocks; ++i) {
+        expect(at % kChaseBlock == 0 && !seen[at / kChaseBlock], "each block is visited once");
+        seen[at / kChaseBlock] = true;
+        at = team.chase(0, part, 1, at).end;
+        if (bytes > 100'000 && i > 50) break;  // a barrier for each step takes its time
+      }
+      const Chase once = team.chase(0, part, blocks, 0);
+      expect(once.end == 0 && once.blocks == blocks, "a whole cycle ends where it began");
+      expect(team.chase(0, part, 3 * blocks + 50, 0).end == team.chase(0, part, 50, 0).end, "cycles add up");
+    }
+  }
+  const Part part{&pool, 0, pool.bytes(), 3};
+  team.build_cycle(0, part, 0);
+  if (two) {
+    team.touch({{}, {Part{&loaded, 0, loaded.bytes(), 4}}});
+    const std::vector<std::vector<Part>> loads = {{}, {Part{&loaded, 0, loaded.bytes(), 4}}};
+    const Kernel* kernel = find_kernel("read", name_of(supported_isas().front()));
+    const Chase chase = team.chase_loaded(0, part, 100'000, 0, Load{kernel, &loads, 10, 1000});
+    expect(chase.end == team.chase(0, part, 100'000, 0).end, "the load does not change the walk");
+    expect(chase.load_bytes > 0 && chase.load_seconds > 0, "the other thread loads");
+    expect(chase.threads[1].value == 0, "every block that was loaded has its sum");
+  }
+  std::vector<std::vector<Part>> all(team.cpus().size());
+  all[0].push_back(part);
+  team.touch(all);
+  bool refused = false;
+  try {
+    team.chase(0, part, 1, 0);
+  } catch (const std::invalid_argument&) {
+    refused = true;
+  }
+  expect(refused, "a cycle that was overwritten is not followed");
+}
+
 void check_refused_cpu() {
   bool refused = false;
   try {
@@ -97,6 +179,8 @@ void check_refused_cpu() {
 int main() {
   check_kernels();
   check_team();
+  check_stores();
+  check_chase();
   check_refused_cpu();
   if (failures == 0) std::printf("ok %s\n", name_of(supported_isas().front()).data());
   return failures == 0 ? 0 : 1;

@@ -37,8 +37,9 @@ def test_every_kernel_states_its_traffic_and_generic_is_always_there() -> None:
     assert {row["isa"] for row in rows if row["name"] == "read"} >= set(_native.supported_isas())
     assert _native.supported_isas()[-1] == "generic"
     for row in rows:
-        assert row["stores"] == "none"
-        assert row["counted_bytes_per_word"] == row["bus_bytes_per_word"] == 8
+        if row["name"] == "read":
+            assert row["stores"] == "none"
+            assert row["counted_bytes_per_word"] == row["bus_bytes_per_word"] == 8
 
 
 def test_an_instruction_set_that_this_build_lacks_is_refused_not_executed() -> None:
@@ -128,7 +129,7 @@ def test_parts_outside_a_pool_and_impossible_sizes_are_refused() -> None:
 
 def _compile(repository: Path, out: Path, compiler: str, *flags: str) -> None:
     native = repository / "probes" / "native"
-    sources = [native / name for name in ("isa.cpp", "kernels.cpp", "pool.cpp", "team.cpp")]
+    sources = [source for source in native.glob("*.cpp") if source.name != "bindings.cpp"]
     sources.append(repository / "tests" / "native" / "check.cpp")
     command = [compiler, "-std=c++20", "-Wall", "-Wextra", "-Werror", *flags, *map(str, sources)]
     made = subprocess.run([*command, "-pthread", "-o", str(out)], capture_output=True, text=True)
