@@ -56,6 +56,29 @@ EXPERT_READ = _metric(
     "bytes loaded by all threads divided by the wall time of their common window; whole tensors of experts of "
     "17,547,264 bytes, each expert of the pool once a pass in random order",
 )
+LATENCY_IDLE = _metric(
+    "memory.latency.idle",
+    "s",
+    Better.LOWER,
+    "Idle memory latency",
+    "wall time of a chain of dependent random loads divided by the number of loads, nothing else running",
+)
+LATENCY_LOADED = _metric(
+    "memory.latency.loaded",
+    "s",
+    Better.LOWER,
+    "Memory latency under load",
+    "wall time of a chain of dependent random loads divided by the number of loads, while other threads read; "
+    "to be seen against the bandwidth that they reached, memory.bandwidth.under_load",
+)
+UNDER_LOAD = _metric(
+    "memory.bandwidth.under_load",
+    "B/s",
+    Better.HIGHER,
+    "Read bandwidth beside a latency chain",
+    "bytes loaded by the loading threads divided by the wall time of their common window, while one thread "
+    "followed the chain whose latency has the same labels",
+)
 RESIDENCY_BYTES = _metric(
     "memory.residency.bytes",
     "B",
@@ -98,17 +121,11 @@ STEAL_SHARE = _metric(
     exact=True,
 )
 
-declare(MEMORY_READ, EXPERT_READ, RESIDENCY_BYTES, RESIDENCY_RATE, SELFTEST_RATE, OTHER_SHARE, STEAL_SHARE)
+declare(MEMORY_READ, EXPERT_READ, LATENCY_IDLE, LATENCY_LOADED, UNDER_LOAD)
+declare(RESIDENCY_BYTES, RESIDENCY_RATE, SELFTEST_RATE, OTHER_SHARE, STEAL_SHARE)
 
 # What the shipped criteria speak of and no probe of this version measures.
 declare(
-    _metric(
-        "memory.latency.idle",
-        "s",
-        Better.LOWER,
-        "Idle memory latency",
-        "wall time of a chain of dependent random loads divided by the number of loads, nothing else running",
-    ),
     _metric(
         "kernel.expert.rate",
         "B/s",

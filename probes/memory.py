@@ -10,6 +10,10 @@ Cases, planned from the inventory alone:
     read.interleaved    one thread per physical core, each reads a part of the memory of every node
     sweep.nodeN.tT      T threads of node N read its own memory; beyond one per core, SMT siblings join
     experts.machine     as read.machine, experts of Kimi K3 in random order; experts.nodeN of one node
+    latency.nodeC.nodeM one core of node C follows a random chain of pointers through memory of node M; latency.4k.nodeN
+                        in base pages
+    staircase.nodeN     the same through 16 KiB, 32 KiB and so on: each cache is a step
+    loaded.nodeN        the same while the other cores of the node read, slowed by an injected delay
     residency.image     the target's image is allocated, touched and verified; a small pool in short profiles
 
 A figure is bytes loaded / (last end - first start) of all threads, taken over whole passes of a pool that is
@@ -31,7 +35,7 @@ from attrs import frozen
 from k3gate import metrics
 from k3gate.errors import ProbeError, UsageError
 from k3gate.model import k3
-from k3gate.probes import experts, memory_plan, pools
+from k3gate.probes import experts, latency, memory_plan, pools, sharing
 from k3gate.probes import working_sets as sets
 from k3gate.probing.contract import Applies, Context, Planned, Reason, SampleToken
 from k3gate.records import Case, Inventory, Metric, MetricDeclaration, Profile, Proof, Scalar, State
@@ -78,6 +82,9 @@ class MemoryProbe:
     metrics: Sequence[MetricDeclaration] = (
         metrics.MEMORY_READ,
         metrics.EXPERT_READ,
+        metrics.LATENCY_IDLE,
+        metrics.LATENCY_LOADED,
+        metrics.UNDER_LOAD,
         metrics.RESIDENCY_BYTES,
         metrics.RESIDENCY_RATE,
     )
@@ -98,26 +105,10 @@ class MemoryProbe:
         """One round of a case."""
         if case.name == "residency.image":
             yield from _residency(case, context)
+        elif case.parameters["kernel"] == "chase":
+            yield from latency.measure(case, context)
         else:
             yield _read(case, context)
-
-
-def _team(context: Context, cpus: Sequence[int]) -> Any:
-    return context.share(f"team:{','.join(map(str, cpus))}", lambda: pools.make_team(cpus))
-
-
-def _pool(context: Context, spec: dict[str, Any]) -> pools.FilledPool:
-    """The pool of a specification, built once per worker and kept for the other cases of the group."""
-    touching = spec["touch"]
-    # The team is shared too, and must not be built within `build`, or its time would be booked twice.
-    team = _team(context, touching)
-    return context.share(
-        f"pool:{spec['node']}:{spec['pages']}:{spec['bytes']}",
-        lambda: pools.build(
-            spec["bytes"], spec["pages"], spec["bind"], touching, team, heartbeat=context.heartbeat
-        ),
-        pools.FilledPool.close,
-    )
 
 
 def _read(case: Case, context: Context) -> Metric:
@@ -126,10 +117,10 @@ def _read(case: Case, context: Context) -> Metric:
     parameters = case.parameters
     kernel = str(parameters["kernel"])
     isa = choose_isa(parameters["isa"], kernel)
-    filled = [_pool(context, spec) for spec in parameters["pools"]]
+    filled = [sharing.pool(context, spec) for spec in parameters["pools"]]
     readers: list[list[int]] = [list(cpus) for cpus in parameters["readers"]]
     cpus = [cpu for group in readers for cpu in group]
-    team = _team(context, cpus)
+    team = sharing.team(context, cpus)
     parts = _parts(parameters["layout"], filled, readers)
     before = pools.placement(filled)
     watch = pools.PinWatch(team)
@@ -145,7 +136,7 @@ def _read(case: Case, context: Context) -> Metric:
         size_proof,
         watch.proof(),
         sums.proof(),
-        _working_set_proof(total, caches if isinstance(caches, int) else None, parameters["level_2_bytes"]),
+        sharing.working_set(total, caches if isinstance(caches, int) else None, parameters["level_2_bytes"]),
     ]
     traffic = next(row for row in pools.kernel_table() if (row["name"], row["isa"]) == (kernel, isa))
     labels: dict[str, Scalar] = {
@@ -156,7 +147,7 @@ def _read(case: Case, context: Context) -> Metric:
         "stores": traffic["stores"],
         "counting": traffic["counting"],
     }
-    state, reason = _state(proofs)
+    state, reason = sharing.state_of(proofs)
     declaration = metrics.MEMORY_READ
     if parameters["layout"] == "experts":
         declaration, labels["expert_bytes"] = metrics.EXPERT_READ, k3.EXPERT_BYTES
@@ -219,35 +210,6 @@ def _samples(
     return samples
 
 
-def _working_set_proof(total: int, last: int | None, level_2: int) -> Proof:
-    """Against both levels, as the pool is sized by both: what they hold together is not read from memory."""
-    if last is None:
-        return Proof("working_set", None, f"{exact_bytes(total)}; the cache sizes are unknown")
-    caches = f"the {sets.megabytes(last)} of last-level caches in play"
-    if level_2:
-        caches = (
-            f"the {sets.megabytes(last + level_2)} of caches in play "
-            f"({sets.megabytes(last)} last-level, {sets.megabytes(level_2)} level 2)"
-        )
-    ratio = total / (last + level_2)
-    detail = f"{sets.megabytes(total)}, {ratio:.1f} x {caches}"
-    return Proof("working_set", total >= sets.CACHE_FACTOR * (last + level_2), detail)
-
-
-def _state(proofs: Sequence[Proof]) -> tuple[State, str | None]:
-    """A proof that fails makes the figure fail; one that could not be taken leaves it, with a word."""
-    failed = [proof for proof in proofs if proof.ok is False and proof.name != "page_size"]
-    if failed:
-        return State.FAILED, "; ".join(f"{proof.name}: {proof.detail}" for proof in failed)
-    unknown = [proof for proof in proofs if proof.ok is not True]
-    if unknown:
-        return State.OK, "; ".join(
-            f"{proof.name.replace('_', ' ')} {'unknown' if proof.ok is None else 'mixed'}: {proof.detail}"
-            for proof in unknown
-        )
-    return State.OK, None
-
-
 def _residency(case: Case, context: Context) -> Iterator[Metric]:
     """Allocate on every node, touch in parallel, read the pattern back. What was reached is the figure.
 
@@ -255,7 +217,7 @@ def _residency(case: Case, context: Context) -> Iterator[Metric]:
     silent for longer than the parent waits while a case runs.
     """
     parameters = case.parameters
-    team = _team(context, list(parameters["cpus"]))
+    team = sharing.team(context, list(parameters["cpus"]))
     watch = pools.PinWatch(team)
     specs = parameters["pools"]
     pools.check_available(
@@ -342,7 +304,7 @@ def _residency_metrics(
         checksum = Proof("checksum", None, nothing)
     proofs = [pools.placement(filled) if touched else Proof("placement", None, nothing)]
     proofs += [size_proof, watch.proof(), checksum, allocation, resident]
-    state, reason = _state(proofs)
+    state, reason = sharing.state_of(proofs)
     note = case.parameters["note"]
     if trouble:
         state, reason = State.FAILED, f"{exact_bytes(right)} held and verified, then {trouble}"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from k3gate.probes import residency_plan
+from k3gate.probes import latency_plan, residency_plan
 from k3gate.probes import working_sets as sets
 from k3gate.probes.layout import (
     READ_RATE,
@@ -30,8 +30,9 @@ def plan(probe: str, inventory: Inventory, profile: Profile, isa: str | None) ->
 class _Planner(Layout):
     def planned(self) -> Planned:
         reads = self._reads()
+        latencies = latency_plan.cases(self)
         residency = residency_plan.cases(self)
-        cases = self._timed(reads, residency)
+        cases = self._timed(self._ordered(reads, latencies), residency)
         return Planned(tuple(cases), tuple(self.left_out))
 
     # --- read bandwidth ---
@@ -142,6 +143,16 @@ class _Planner(Layout):
         self.left_out.append(LeftOut(self.probe, name, reason))
         return []
 
+    def _ordered(self, reads: list[Case], latencies: list[Case]) -> list[Case]:
+        """What the gate asks first: rates of the machine and of nodes, then latency, then all that explains."""
+        asked = [
+            case for case in reads if case.labels["scope"] in ("machine", "node") and "4k" not in case.name
+        ]
+        cells = [case for case in latencies if case.labels["scope"] == "node" and "4k" not in case.name]
+        local = [case for case in cells if case.labels["placement"] == "local"]
+        ordered = {case.name: case for case in (*asked, *local, *reads, *cells, *latencies)}
+        return list(ordered.values())
+
     # --- time ---
 
     def _timed(self, reads: list[Case], residency: list[Case]) -> list[Case]:
@@ -150,11 +161,15 @@ class _Planner(Layout):
         first: set[str] = set()
         setups = []
         for case in reads:
+            builds = case.group not in first
+            first.add(case.group)
+            if case.parameters["kernel"] == "chase":
+                setups.append(latency_plan.setup_seconds(case, builds=builds))
+                continue
             threads = sum(len(spec["touch"]) for spec in case.parameters["pools"])
             size, _ = sizes(case.parameters["pools"])
             setup = size / min(int(case.labels["threads"] or 1) * READ_RATE, READ_RATE_MOST)
-            if case.group not in first:
-                first.add(case.group)
+            if builds:
                 setup += size / min(threads * TOUCH_RATE, TOUCH_RATE_MOST)
             setups.append(setup)
         fixed = rounds * (sum(setups) + WORKER_SECONDS * len(first)) + sum(
@@ -167,15 +182,21 @@ class _Planner(Layout):
             attrs.evolve(
                 case,
                 rounds=rounds,
-                seconds=seconds + setup,
+                seconds=max(seconds, _least_seconds(case)) + setup,
                 setup_seconds=setup,
-                time_limit_s=max(60.0, 10 * (seconds + setup)),
+                time_limit_s=max(60.0, 10 * (max(seconds, _least_seconds(case)) + setup)),
             )
             for case, setup in zip(reads, setups, strict=True)
         ]
         # A plan that is cut keeps its beginning: what decides residency and the ladder stands there.
         head = sum(case.labels["scope"] == "machine" for case in timed)
         return [*timed[:head], *residency, *timed[head:]]
+
+
+def _least_seconds(case: Case) -> float:
+    """What three samples of each point of a case take: a staircase has one for each size."""
+    points = max(len(case.parameters.get("sizes", ())), len(case.parameters.get("delays", ())), 2)
+    return 0.2 * points
 
 
 def _rounds(seconds: float) -> int:

@@ -27,6 +27,7 @@ class Matrix:
     columns: tuple[str, ...]
     rows: tuple[tuple[str, str, tuple[Cell, ...]], ...]
     big: bool
+    style: str = "bw"
 
 
 @frozen

@@ -7,27 +7,24 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from k3gate import units
-from k3gate.metrics import EXPERT_READ, MEMORY_READ
-from k3gate.records import RunRecord, State
-from k3gate.reports import charts, residency_figure, thread_figures, words
+from k3gate.metrics import EXPERT_READ, LATENCY_IDLE, LATENCY_LOADED, MEMORY_READ, UNDER_LOAD
+from k3gate.records import RunRecord
+from k3gate.reports import charts, latency_figures, matrix, residency_figure, thread_figures, words
 from k3gate.reports.evidence import Index, SampleRow
-from k3gate.reports.figures import Absent, BarRow, Cell, Figure, Matrix
+from k3gate.reports.figures import Absent, BarRow, Figure
 from k3gate.reports.readings import (
     conditions,
     ends,
     half_width,
     highest,
     is_local,
-    numa_title,
     proof_line,
     range_of,
     rates_title,
     round_medians,
     round_step,
-    runs_of,
     scope_of,
     signed,
-    split_columns,
     spread,
     threads_of,
     usable,
@@ -48,14 +45,21 @@ class Measurements:
         # The points of the sweep have a figure of their own.
         self._reads = [row for row in everything if scope_of(row) != "sweep"]
         self._swept = everything
+        self._latencies = [row for row in index.samples if row.metric.name == LATENCY_IDLE.name]
+        self._loaded = [
+            row for row in index.samples if row.metric.name in (LATENCY_LOADED.name, UNDER_LOAD.name)
+        ]
         self._experts = [row for row in index.samples if row.metric.name == EXPERT_READ.name]
         self.items: tuple[Figure | Absent, ...] = (
-            self._matrix(),
+            self._matrix(self._reads, matrix.BANDWIDTH),
+            self._matrix(self._latencies, matrix.LATENCY),
             self._rates(),
             self._rounds(),
             self._pages(),
             self._threads(),
             self._expert_reads(),
+            self._staircase(),
+            self._under_load(),
             self._residency(),
         )
 
@@ -78,77 +82,10 @@ class Measurements:
 
     # --- NUMA ------------------------------------------------------------------------------------------
 
-    def _matrix(self) -> Figure | Absent:
-        cells = {
-            (row.metric.labels.get("cpu_node"), row.metric.labels.get("memory_node")): row
-            for row in reversed(self._reads)
-            if row.metric.labels.get("scope") == "node" and not row.outcome.case.startswith("read.4k")
-        }
-        cells = {key: row for key, row in cells.items() if None not in key}
-        seen = {key: row for key, row in cells.items() if usable(row.metric)}
-        title = "Bandwidth from every node to every node"
-        if not seen:
-            return self._missing(title, "read.node")
-        rates = {key: row.metric.median or 0.0 for key, row in seen.items()}
-        nodes = {node.id: node for node in self._record.inventory.numa.nodes}
-        readers = sorted({int(str(c)) for c, _ in cells} | {n.id for n in nodes.values() if n.cpus})
-        memories = sorted({int(str(m)) for _, m in cells} | set(nodes))
-        low, high = min(rates.values()), max(rates.values())
-
-        def cell(cpu: int, memory: int) -> Cell:
-            row, local = cells.get((cpu, memory)), cpu == memory
-            if row is not None and (cpu, memory) in rates:
-                value = rates[cpu, memory]
-                ink = 24 if high == low else round(6 + 36 * (value - low) / (high - low))
-                mark = " (unstable)" if row.metric.state is State.UNSTABLE else ""
-                return Cell(words.rate(value) + mark, row.link, ink, local)
-            node = nodes.get(memory)
-            if node is not None and node.memory_bytes == 0:
-                return Cell("no memory", None, None, local)
-            gap = self._index.case_link("memory", f"read.node{cpu}.node{memory}")
-            state = words.STATES[row.metric.state] if row is not None else "not run"
-            return Cell(state, gap, None, local)
-
-        parts = split_columns(memories, lambda node: self._socket(node))
-        matrices = tuple(
-            Matrix(
-                caption=f"Bandwidth, GB/s{'' if len(parts) == 1 else f', part {n} of {len(parts)}'}",
-                groups=runs_of([self._place(node) for node in part]),
-                columns=tuple(f"node {node}" for node in part),
-                rows=tuple(
-                    (f"node {cpu}", self._place(cpu, ""), tuple(cell(cpu, memory) for memory in part))
-                    for cpu in readers
-                ),
-                big=len(readers) > 4 or len(part) > 4,
-            )
-            for n, part in enumerate(parts, 1)
-        )
-        ordered = [row for row in self._reads if row in seen.values()]
-        proofs = proof_line(ordered)
-        return Figure(
-            anchor="fig-numa",
-            number=self._number(),
-            title=numa_title(rates),
-            subtitle=(
-                "All physical cores of one node read from the memory of one node; framed cells are local; "
-                "more ink is more bandwidth; median of the rounds"
-            ),
-            source=f"{conditions(ordered[0].metric)}. {proofs}",
-            links=ends(ordered),
-            matrices=matrices,
-        )
-
-    def _socket(self, node: int) -> int | None:
-        cpu = self._record.inventory.cpu
-        found = next((n for n in self._record.inventory.numa.nodes if n.id == node), None)
-        sockets = {cpu.package_of[c] for c in found.cpus if c in cpu.package_of} if found else set()
-        return sockets.pop() if len(sockets) == 1 else None
-
-    def _place(self, node: int, prefix: str = "memory of ") -> str:
-        socket = self._socket(node)
-        if socket is None:
-            return f"{prefix}nodes without a socket" if prefix else "socket not known"
-        return f"{prefix}socket {socket}"
+    def _matrix(self, rows: Sequence[SampleRow], kind: matrix.Kind) -> Figure | Absent:
+        figure = matrix.figure(rows, kind, self._record, self._index, self._next)
+        self._next += figure is not None
+        return figure or self._missing(kind.absent, f"{kind.case}.node")
 
     # --- rates -----------------------------------------------------------------------------------------
 
@@ -350,6 +287,16 @@ class Measurements:
         figure = thread_figures.experts(self._experts, self._reads, self._next)
         self._next += figure is not None
         return figure or self._missing("Reading routed experts in random order", "experts.")
+
+    def _staircase(self) -> Figure | Absent:
+        figure = latency_figures.staircase(self._latencies, self._record.inventory.cpu, self._next)
+        self._next += figure is not None
+        return figure or self._missing("Latency by size", "staircase.")
+
+    def _under_load(self) -> Figure | Absent:
+        figure = latency_figures.loaded(self._loaded, self._next)
+        self._next += figure is not None
+        return figure or self._missing("Latency under load", "loaded.")
 
     def _residency(self) -> Figure | Absent:
         figure = residency_figure.residency(self._record, self._index, self._next)

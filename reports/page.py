@@ -15,7 +15,15 @@ from markupsafe import Markup, escape
 from k3gate import metrics as registry
 from k3gate import units
 from k3gate.documents import printable
-from k3gate.metrics import MEMORY_READ, RESIDENCY_BYTES, RESIDENCY_RATE
+from k3gate.metrics import (
+    EXPERT_READ,
+    LATENCY_IDLE,
+    LATENCY_LOADED,
+    MEMORY_READ,
+    RESIDENCY_BYTES,
+    RESIDENCY_RATE,
+    UNDER_LOAD,
+)
 from k3gate.records import (
     CheckResult,
     GateResult,
@@ -245,7 +253,13 @@ _RUNG_CHECKS = {
 
 # --- the other sections ----------------------------------------------------------------------------------
 
-_DRAWN = (MEMORY_READ.name, RESIDENCY_BYTES.name, RESIDENCY_RATE.name)
+_DRAWN = tuple(
+    declaration.name
+    for declaration in (
+        *(MEMORY_READ, EXPERT_READ, LATENCY_IDLE, LATENCY_LOADED, UNDER_LOAD),
+        *(RESIDENCY_BYTES, RESIDENCY_RATE),
+    )
+)
 _FIGURES = {
     "roofline.latency": "latency of every node",
     "roofline.gemm": "roofline and crossing",

@@ -149,6 +149,19 @@ def numa_title(rates: Mapping[tuple[Scalar, Scalar], float]) -> str:
     return f"Reads from another node reach up to {words.value(max(remote), 'B/s')}"
 
 
+def latency_title(latencies: Mapping[tuple[Scalar, Scalar], float]) -> str:
+    local = [value for (cpu, memory), value in latencies.items() if cpu == memory]
+    remote = [value for (cpu, memory), value in latencies.items() if cpu != memory]
+    if local and remote:
+        return (
+            f"Local memory answers in {words.nanoseconds(statistics.median(local))} ns, other nodes' in up to "
+            f"{words.nanoseconds(max(remote))} ns"
+        )
+    if local:
+        return f"Local memory answers in {words.nanoseconds(statistics.median(local))} ns"
+    return f"Memory of other nodes answers in up to {words.nanoseconds(max(remote))} ns"
+
+
 def rates_title(best: dict[str, float | None]) -> str:
     names = {"core": "one core reads", "node": "a node", "machine": "the whole machine"}
     parts = [f"{names[scope]} {words.value(rate, 'B/s')}" for scope, rate in best.items() if rate]

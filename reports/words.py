@@ -83,6 +83,11 @@ def rate(value: float | None, digits: int = 3) -> str:
     return "unknown" if value is None else units.significant(value / 1e9, digits)
 
 
+def nanoseconds(value: float | None, digits: int = 3) -> str:
+    """Seconds as ns without the unit: "112"; None is "unknown"."""
+    return "unknown" if value is None else units.significant(value * 1e9, digits)
+
+
 def share(value: float | None, digits: int = 3) -> str:
     """A fraction in prose: "76.5 %"; None is "unknown"."""
     return "unknown" if value is None else f"{units.significant(value * 100, digits)}{NBSP}%"

@@ -162,10 +162,11 @@ def _could_give(case: str, criterion: Criterion, lacking: list[Cell]) -> bool:
     """Whether a case's name says that it measures what is lacking: "read.node0.node1", "read.*.node1"."""
     if case == "all":  # a probe that cannot measure here at all
         return True
+    family = "latency" if (criterion.metric or "").startswith("memory.latency.") else "read"
     if lacking:
-        return any(fnmatchcase(f"read.node{reader}.node{holder}", case) for reader, holder in lacking)
+        return any(fnmatchcase(f"{family}.node{reader}.node{holder}", case) for reader, holder in lacking)
     scope = criterion.where.get("scope")
-    return scope is None or case == f"read.{scope}"
+    return scope is None or case == f"{family}.{scope}"
 
 
 def _judge_cell(

@@ -469,3 +469,35 @@ def test_bw_09_the_best_number_of_threads_counts(check: Any, make_record: Any, b
     assert without.verdict is Verdict.FAIL
     best = check(make_record((*replaced(build.sound(), slow), sweep)), "roofline.local")
     assert best.verdict is Verdict.PASS
+
+
+def latency(build: Any, node: int, seconds: float, scope: str = "node") -> Outcome:
+    labels = {"cpu_node": node, "memory_node": node, "scope": scope, "placement": "local"}
+    metric = build.metric("memory.latency.idle", seconds, labels=labels)
+    return Outcome("memory", f"latency.node{node}.node{node}", State.OK, None, 1.0, 3, (), (metric,))
+
+
+@pytest.mark.parametrize(
+    ("worst", "verdict"), [(110e-9, Verdict.PASS), (190e-9, Verdict.FAIL), (150e-9, Verdict.UNPROVEN)]
+)
+def test_latency_is_judged_by_the_worst_node(
+    check: Any, make_record: Any, build: Any, worst: float, verdict: Verdict
+) -> None:
+    outcomes = (
+        *build.sound(),
+        latency(build, 0, 100e-9),
+        latency(build, 1, worst),
+        latency(build, 0, 2e-9, "staircase"),
+    )
+    found = check(make_record(outcomes), "roofline.latency")
+    assert found.verdict is verdict
+    assert found.observed == pytest.approx(worst)
+
+
+def test_a_latency_that_is_not_there_is_laid_to_its_own_case(
+    check: Any, make_record: Any, build: Any
+) -> None:
+    lost = Outcome("memory", "latency.node1.node1", State.FAILED, "no memory for the chain", 1.0, 3)
+    found = check(make_record((*build.sound(), latency(build, 0, 100e-9), lost)), "roofline.latency")
+    assert found.verdict is Verdict.UNPROVEN
+    assert "no memory for the chain" in found.reason

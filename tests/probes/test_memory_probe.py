@@ -15,7 +15,7 @@ import pytest
 from fakes import FakeContext
 
 from k3gate.errors import ProbeError
-from k3gate.probes import _native, memory, pools
+from k3gate.probes import _native, pools, sharing
 from k3gate.probes.memory import MemoryProbe
 from k3gate.records import Case, Inventory, Metric, NumaNode, Profile, State
 
@@ -101,10 +101,10 @@ def test_bw_03_a_pool_that_sits_in_the_cache_disproves_its_figure(make_inventory
 def test_a_working_set_is_held_against_level_2_and_last_level_caches(
     total: int, level_2: int, ok: bool
 ) -> None:
-    proof = memory._working_set_proof(total * 10**6, 100 * 10**6, level_2 * 10**6)
+    proof = sharing.working_set(total * 10**6, 100 * 10**6, level_2 * 10**6)
     assert proof.ok is ok
     assert ("100.0 MB last-level, 10.0 MB level 2" in proof.detail) == bool(level_2)
-    assert memory._working_set_proof(total, None, 0).ok is None
+    assert sharing.working_set(total, None, 0).ok is None
 
 
 def test_the_plan_sizes_every_pool_so_that_its_proof_holds(make_inventory) -> None:
@@ -113,7 +113,7 @@ def test_the_plan_sizes_every_pool_so_that_its_proof_holds(make_inventory) -> No
         if case.name.startswith("read."):
             level_2 = case.parameters["level_2_bytes"]
             assert level_2 == case.labels["threads"] * 2 * 2**20
-            proof = memory._working_set_proof(case.labels["pool_bytes"], case.labels["cache_bytes"], level_2)
+            proof = sharing.working_set(case.labels["pool_bytes"], case.labels["cache_bytes"], level_2)
             assert proof.ok is True, (case.name, proof)
 
 

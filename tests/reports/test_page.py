@@ -363,3 +363,51 @@ def test_experts_stand_beside_reading_straight_on(bare_metal: Any, tree: Any) ->
     assert "Experts in random order keep 90 % of the bandwidth" in seen
     ladder = seen[seen.index("From paper to token") :]
     assert "Expert-sized reads" in ladder
+
+
+def with_latencies(sheet: Any, *rows: tuple[str, str, dict[str, Any], float]) -> Any:
+    from k3gate import metrics
+
+    grown = with_reads(sheet, *rows)
+    outcomes = []
+    for outcome in grown.record.outcomes:
+        fixed = []
+        for metric in outcome.metrics:
+            declared = metrics.find(metric.name)
+            assert declared is not None
+            fixed.append(attrs.evolve(metric, unit=declared.unit, better=declared.better))
+        outcomes.append(attrs.evolve(outcome, metrics=tuple(fixed)))
+    return attrs.evolve(grown, record=attrs.evolve(grown.record, outcomes=tuple(outcomes)))
+
+
+def test_latencies_have_a_heat_map_a_staircase_and_a_curve_under_load(bare_metal: Any, tree: Any) -> None:
+    idle, chased = "memory.latency.idle", "memory.latency.loaded"
+    cell = {"scope": "node", "placement": "local", "kernel": "chase", "counting": "dependent loads"}
+    stair = {**cell, "scope": "staircase", "cpu_node": 0, "memory_node": 0}
+    load = {**stair, "scope": "loaded", "load_threads": 31}
+    sheet = with_latencies(
+        bare_metal(),
+        ("latency.node0.node0", idle, {**cell, "cpu_node": 0, "memory_node": 0}, 112e-9),
+        (
+            "latency.node0.node1",
+            idle,
+            {**cell, "cpu_node": 0, "memory_node": 1, "placement": "remote"},
+            234e-9,
+        ),
+        ("staircase.node0", idle, {**stair, "pool_bytes": 16384}, 1.3e-9),
+        ("staircase.node0", idle, {**stair, "pool_bytes": 2**30}, 114e-9),
+        ("loaded.node0", chased, {**load, "delay": 0}, 480e-9),
+        ("loaded.node0", "memory.bandwidth.under_load", {**load, "delay": 0}, 210e9),
+        ("loaded.node0", chased, {**load, "delay": 2048}, 120e-9),
+        ("loaded.node0", "memory.bandwidth.under_load", {**load, "delay": 2048}, 20e9),
+    )
+    text = sheet.page()
+    seen = tree(text).text.replace("\u00a0", " ")
+    assert "Local memory answers in 112 ns, other nodes' in up to 234 ns" in seen
+    assert 'class="lt loc"' in text, "latency has a colour of its own"
+    assert "From 1.30 ns in the first cache to 114 ns in memory" in seen
+    assert "Under load memory answers in up to 480 ns" in seen
+    curve = text[text.index('id="fig-loaded"') :]
+    curve = tree(curve[: curve.index("</figure>")]).text.replace("\u00a0", " ")
+    assert curve.index("At 20.0 GB/s") < curve.index("At 210 GB/s"), "by bandwidth, not by delay"
+    assert "2048" not in curve

@@ -1,0 +1,151 @@
+"""Latency for real on a small pool: walks that come back, proofs, labels; and what spoils them, on fakes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+from fakes import FakeContext
+from planning import case_of, names_of, plan_of, with_nodes
+
+from k3gate.probes import _native, latency
+from k3gate.probes.memory import MemoryProbe
+from k3gate.records import Case, Inventory, Metric, NumaNode, Profile, State
+
+SMALL = 8 << 20
+
+
+def here(make_inventory: Any) -> Inventory:
+    """The synthetic guest with the CPUs of this machine, all in node 0."""
+    cpus = tuple(_native.allowed_cpus()[:2])
+    inventory = make_inventory("vm", cpu={"online": cpus, "allowed": cpus, "siblings": ()})
+    memory = inventory.memory.total_bytes
+    return with_nodes(inventory, NumaNode(0, cpus, memory, memory // 2, "dram", {0: 10}))
+
+
+def small(case: Case) -> Case:
+    parameters = dict(case.parameters)
+    parameters["pools"] = [{**spec, "bytes": SMALL} for spec in parameters["pools"]]
+    if "sizes" in parameters:
+        parameters["sizes"] = [16 << 10, 1 << 20, SMALL]
+    if "load" in parameters:
+        parameters["load"] = {**parameters["load"], "bytes": SMALL}
+    return attrs.evolve(case, parameters=parameters, labels={**case.labels, "cache_bytes": SMALL // 16})
+
+
+def run(make_inventory: Any, name: str, seconds: float = 0.5) -> list[Metric]:
+    inventory = here(make_inventory)
+    case = small(case_of(plan_of(inventory), name))
+    context = FakeContext(inventory, seconds)
+    try:
+        return list(MemoryProbe().run(case, context))
+    finally:
+        context.close()
+
+
+@pytest.mark.parametrize("name", ["latency.node0.node0", "latency.4k.node0"])
+def test_an_idle_latency_is_a_time_per_load_with_its_proofs(make_inventory: Any, name: str) -> None:
+    (metric,) = run(make_inventory, name)
+    assert metric.name == "memory.latency.idle"
+    assert len(metric.samples) >= latency.LEAST_SAMPLES
+    assert all(1e-10 < sample.value < 1e-4 for sample in metric.samples)
+    assert metric.labels["scope"] == "node" and metric.labels["placement"] == "local"
+    assert metric.labels["block_bytes"] == 256 and metric.labels["pool_bytes"] >= SMALL
+    proofs = {proof.name: proof for proof in metric.proofs}
+    assert proofs["checksum"].ok is True and "came back" in proofs["checksum"].detail
+    assert proofs["pinned"].ok is not False and proofs["placement"].ok is not False
+
+
+def test_the_staircase_has_a_step_for_each_size(make_inventory: Any) -> None:
+    steps = run(make_inventory, "staircase.node0", 1.0)
+    assert [metric.labels["pool_bytes"] for metric in steps] == [16 << 10, 1 << 20, SMALL]
+    assert {metric.labels["scope"] for metric in steps} == {"staircase"}
+    assert all(metric.state is not State.FAILED for metric in steps)
+    names = [proof.name for proof in steps[-1].proofs]
+    assert names[:2] == ["placement", "page_size"], "the last size fills the pool, which is looked at then"
+
+
+@pytest.mark.skipif(len(_native.allowed_cpus()) < 2, reason="a load needs a second CPU")
+def test_latency_under_load_stands_beside_the_bandwidth_that_was_reached(make_inventory: Any) -> None:
+    found = run(make_inventory, "loaded.node0", 1.0)
+    pairs = list(zip(found[::2], found[1::2], strict=True))
+    assert [one.labels["delay"] for one, _ in pairs] == [2048, 128, 0]
+    for chased, load in pairs:
+        assert (chased.name, load.name) == ("memory.latency.loaded", "memory.bandwidth.under_load")
+        assert chased.labels == load.labels
+        assert len(chased.samples) == len(load.samples) >= latency.LEAST_SAMPLES
+        assert all(sample.value > 0 for sample in load.samples)
+
+
+def test_latency_cells_are_those_of_the_machine(make_inventory: Any) -> None:
+    inventory = make_inventory("bare_metal")
+    cxl = NumaNode(5, (), 256 * 2**30, 255 * 2**30, "cxl", {0: 14, 1: 24, 5: 10})
+    planned = plan_of(with_nodes(inventory, *inventory.numa.nodes, cxl), Profile("standard", 1200.0))
+    cells = {name for name in names_of(planned) if name.startswith("latency.node")}
+    assert cells == {f"latency.node{c}.node{m}" for c in (0, 1) for m in (0, 1, 5)}
+    assert {"staircase.node0", "staircase.node1", "loaded.node0", "loaded.node1"} <= names_of(planned)
+    remote = case_of(planned, "latency.node1.node0")
+    assert remote.parameters["cpu"] == 32 and remote.labels["placement"] == "remote"
+    assert remote.group == case_of(planned, "latency.node0.node0").group, "one chain serves both"
+    short = names_of(plan_of(inventory))
+    assert "staircase.node0" in short and "staircase.node1" not in short
+
+
+class FakeChase:
+    """A walk that ends where it is told to."""
+
+    def __init__(self, seconds: float, steps: int, end: int, cpu: int, seen: int) -> None:
+        self.seconds, self.steps, self.end, self.blocks = seconds, steps, end, 1000
+        thread = type("T", (), {"cpu_before": cpu, "cpu_after": seen, "value": 0, "error": 0})
+        self.threads = [thread]
+
+
+class FakeWalker:
+    """Stands in for `_native.Team`: walks of 100 ns a load that end at `end` and are seen on `seen`."""
+
+    cpus = (3,)
+
+    def __init__(self, end: int = 0, seen: int = 3) -> None:
+        self.end, self.seen, self.steps = end, seen, []
+
+    def affinities(self) -> list[list[int]]:
+        return [[3]]
+
+    def chase(self, thread: int, part: Any, steps: int, start: int = 0) -> FakeChase:
+        self.steps.append(steps)
+        return FakeChase(steps * 100e-9, steps, self.end, 3, self.seen)
+
+
+def walked(make_inventory: Any, team: FakeWalker, seconds: float) -> tuple[latency.Chain, Any, Any]:
+    from fakes import fake_pool
+
+    from k3gate.probes import pools
+
+    chain = latency.Chain(fake_pool(SMALL), SMALL)
+    watch = pools.PinWatch(team)
+    context = FakeContext(here(make_inventory), seconds)
+    return chain, latency._walks(context, team, chain, seconds, watch), watch
+
+
+def test_whole_turns_that_do_not_come_back_are_no_latency(make_inventory: Any) -> None:
+    chain, _, _ = walked(make_inventory, FakeWalker(end=512), 1.0)
+    assert chain.came_back is True, "each walk ends where it began"
+
+    class Lost(FakeWalker):
+        def chase(self, thread: int, part: Any, steps: int, start: int = 0) -> FakeChase:
+            self.end += 256
+            return super().chase(thread, part, steps, start)
+
+    chain, _, _ = walked(make_inventory, Lost(), 1.0)
+    assert chain.came_back is False
+    assert chain.proof().ok is False
+
+
+def test_walks_last_long_enough_and_a_stray_thread_is_seen(make_inventory: Any) -> None:
+    team = FakeWalker(seen=7)
+    _, samples, watch = walked(make_inventory, team, 1.0)
+    assert len(samples) >= latency.LEAST_SAMPLES
+    assert all(steps * 100e-9 >= 0.05 for steps in team.steps[1:])
+    assert samples[0].value == pytest.approx(100e-9)
+    assert watch.proof().ok is False
