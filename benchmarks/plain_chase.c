@@ -1,10 +1,12 @@
 /* A plain pointer chase to compare ours with: the same cycle from the same seed, one thread, huge pages.
  *
- *   gcc -O2 plain_chase.c -o plain_chase
- *   plain_chase CPU BYTES SEED STEPS READINGS   (STEPS 0: the whole cycle)
+ *   gcc -O2 plain_chase.c -o plain_chase                    a process with its own memory
+ *   gcc -O2 -shared -fPIC plain_chase.c -o plain_chase.so   plain_walk() along a cycle that lies there
+ *   plain_chase CPU BYTES SEED
  *
- * Prints, for each reading, its seconds and the place where it ended in bytes from the start, then what
- * the kernel says of huge pages. One reading begins where the one before ended.
+ * Prints the bytes that the kernel says are of huge pages. Then each line that comes in is a number of steps, and
+ * is answered by the seconds that they took and the place where they ended, in bytes from the start. One walk
+ * begins where the one before ended.
  */
 #define _GNU_SOURCE
 #include <sched.h>
@@ -34,17 +36,25 @@ static double seconds(void) {
   return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+/* Follows `steps` pointers from `*at`, leaves there where it ended, and returns the seconds. */
+double plain_walk(void** at, uint64_t steps) {
+  void* volatile* place = *at;
+  const double begun = seconds();
+  for (uint64_t i = 0; i < steps; i++) place = (void* volatile*)*place;
+  const double taken = seconds() - begun;
+  *at = (void*)place;
+  return taken;
+}
+
 int main(int count, char** argument) {
-  if (count != 6) return 2;
+  if (count != 4) return 2;
   cpu_set_t one;
   CPU_ZERO(&one);
   CPU_SET(atoi(argument[1]), &one);
   if (sched_setaffinity(0, sizeof one, &one) != 0) return perror("sched_setaffinity"), 1;
   const uint64_t bytes = strtoull(argument[2], NULL, 10), blocks = bytes / BLOCK;
   state = strtoull(argument[3], NULL, 10);
-  uint64_t steps = strtoull(argument[4], NULL, 10);
   if (blocks < 2) return 2;
-  if (steps == 0) steps = blocks;
 
   char* map = mmap(NULL, bytes + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (map == MAP_FAILED) return perror("mmap"), 1;
@@ -61,19 +71,20 @@ int main(int count, char** argument) {
     *b = kept;
   }
 
-  void* volatile* at = (void* volatile*)start;
-  for (int reading = 0; reading < atoi(argument[5]); reading++) {
-    const double begun = seconds();
-    for (uint64_t i = 0; i < steps; i++) at = (void* volatile*)*at;
-    printf("%.9f %llu\n", seconds() - begun, (unsigned long long)((char*)at - start));
-  }
-
   char line[256];
   long huge = 0, found = 0;
   FILE* file = fopen("/proc/self/smaps_rollup", "r");
   while (file != NULL && fgets(line, sizeof line, file) != NULL) {
     if (sscanf(line, "AnonHugePages: %ld", &found) == 1) huge = found;
   }
-  printf("huge %ld\n", huge * 1024);
+  printf("%ld\n", huge * 1024);
+  fflush(stdout);
+
+  void* at = start;
+  while (fgets(line, sizeof line, stdin) != NULL) {
+    const double taken = plain_walk(&at, strtoull(line, NULL, 10));
+    printf("%.9f %llu\n", taken, (unsigned long long)((char*)at - start));
+    fflush(stdout);
+  }
   return 0;
 }

@@ -220,8 +220,8 @@ def test_a_plain_chase_in_c_ends_at_the_same_places(
     )
     assert made.returncode == 0, made.stderr
     seed = int.from_bytes(os.urandom(7), "big")
-    arguments = [str(team.cpus[0]), str(pool.bytes), str(seed), "12345", "3"]
-    ran = subprocess.run([str(program), *arguments], capture_output=True, text=True, check=True)
+    command = [str(program), str(team.cpus[0]), str(pool.bytes), str(seed)]
+    ran = subprocess.run(command, input="12345\n" * 3, capture_output=True, text=True, check=True)
     chain = chase.build_chain(team, 0, (pool.pool, 0, pool.bytes, seed))
-    ends = [int(line.split()[1]) for line in ran.stdout.splitlines()[:3]]
+    ends = [int(line.split()[1]) for line in ran.stdout.splitlines()[1:]]
     assert ends == [chain.walk(12_345).end for _ in range(3)]
