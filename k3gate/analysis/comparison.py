@@ -21,7 +21,8 @@ from k3gate import metrics as registry
 from k3gate.documents import plain
 from k3gate.host import volatile
 from k3gate.host.numa import nodes_of_packages
-from k3gate.metrics import RESIDENCY_BYTES
+from k3gate.metrics import RESIDENCY_BYTES, RESIDENCY_RATE
+from k3gate.probing.outcomes import evidence
 from k3gate.probing.statistics import round_medians
 from k3gate.records import Better, Interval, Labels, Metric, RunRecord, RunStatus, State
 from k3gate.units import significant
@@ -198,6 +199,8 @@ def _differences(a: RunRecord, b: RunRecord) -> Iterator[Difference]:
         for field in sorted(left.keys() | right.keys())
         if left.get(field) != right.get(field) and not _ignored(field)
     ]
+    if a.run.version != b.run.version:
+        yield Difference("k3gate version", a.run.version, b.run.version, setting=True)
     # NPS and SNC are set in the firmware, and change every figure per node: named before all else.
     before, after = _nodes_per_socket(a), _nodes_per_socket(b)
     if before is not None and after is not None and before != after:
@@ -279,7 +282,7 @@ def _keyed(record: RunRecord) -> dict[tuple[str, str, str, int], Metric]:
         if outcome.probe in _CIRCUMSTANCES:
             continue
         seen: dict[str, int] = defaultdict(int)
-        for metric in outcome.metrics:
+        for metric in evidence(outcome):
             keyed[(outcome.probe, outcome.case, metric.name, seen[metric.name])] = metric
             seen[metric.name] += 1
     return keyed
@@ -392,12 +395,29 @@ def _round_logs(metric: Metric) -> list[float] | None:
     return [math.log(m) for m in medians] if medians and min(medians) > 0 else None
 
 
+_SECONDARY = (RESIDENCY_BYTES.name, RESIDENCY_RATE.name)
+"""Their sizes follow the plan, and the rate of a whole image has one round: they rule nothing out."""
+
+
+def _may_be_worse(metric: MetricComparison) -> bool:
+    """B may have lost here: it has no sound value, or the interval reaches beyond 5 % of loss."""
+    if metric.verdict != "cannot tell" or metric.name in _SECONDARY or metric.a is None:
+        return False
+    sound = metric.b is not None and metric.b.state is State.OK and metric.a.state is State.OK
+    if not sound or metric.interval is None:
+        return True
+    low, high = metric.interval
+    if metric.better is Better.LOWER:
+        low = 1 / high if high > 0 else 0.0
+    return low < 1 - MINIMUM_EFFECT
+
+
 def _verdict(metrics: tuple[MetricComparison, ...]) -> str:
     words = {m.verdict for m in metrics}
     if words == {"same"}:
         return "same"
     if "better" in words and "worse" not in words:
-        return "better"
+        return "better" if not any(_may_be_worse(m) for m in metrics) else "cannot tell"
     if "worse" in words and "better" not in words:
         return "worse"
     return "cannot tell"

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from attrs import frozen
 
 from k3gate.metrics import EXPERT_READ, MEMORY_READ
+from k3gate.probing.outcomes import evidence
 from k3gate.records import Interval, Metric, Outcome, RunRecord, State
 from k3gate.units import significant
 
@@ -86,7 +87,7 @@ def ladder(record: RunRecord, bytes_per_token: float | None) -> tuple[Rung, ...]
 def find_metric(record: RunRecord, name: str, **labels: object) -> tuple[Outcome, Metric] | None:
     """The first metric of this name whose labels hold all of `labels`, with its outcome."""
     for outcome in record.outcomes:
-        for metric in outcome.metrics:
+        for metric in evidence(outcome):
             if metric.name == name and all(metric.labels.get(k) == v for k, v in labels.items()):
                 return outcome, metric
     return None

@@ -16,6 +16,7 @@ from k3gate.gate import hardware
 from k3gate.gate.criteria import Criterion, Relative
 from k3gate.gate.judgement import Judgement, badness, unproven
 from k3gate.gate.targets import Target
+from k3gate.probing.outcomes import evidence
 from k3gate.records import (
     Better,
     Bound,
@@ -105,7 +106,7 @@ def _rows(record: RunRecord, name: str, where: Labels) -> list[_Row]:
     return [
         _Row(f"{outcome.probe}/{outcome.case}#{metric.name}", metric)
         for outcome in record.outcomes
-        for metric in outcome.metrics
+        for metric in evidence(outcome)
         if metric.name == name and all(_agrees(metric.labels, key, value) for key, value in where.items())
     ]
 
@@ -239,7 +240,7 @@ def _compare(
     evidence: tuple[str, ...] = (row.evidence,)
     divisor: _Divisor | None = None
     if criterion.relative_to is not None:
-        found = _divisor(criterion.relative_to, row, record, target)
+        found = _divisor(criterion.relative_to, criterion.proofs, row, record, target)
         if isinstance(found, str):
             return unproven(f"{said} was measured, but {found}.", evidence)
         divisor = found
@@ -276,8 +277,10 @@ def _against(bound: Bound, interval: Interval, said: str, unit: str) -> tuple[Ve
     )
 
 
-def _divisor(relative: Relative, row: _Row, record: RunRecord, target: Target) -> _Divisor | str:
-    """The divisor for a row, or the sentence that says why there is none."""
+def _divisor(
+    relative: Relative, proofs: tuple[str, ...], row: _Row, record: RunRecord, target: Target
+) -> _Divisor | str:
+    """The divisor for a row, or the sentence that says why there is none; it needs the row's proofs as well."""
     if relative.kind == "theory":
         share, words = _paper_share(row.metric, record)
         if share is None:
@@ -308,7 +311,7 @@ def _divisor(relative: Relative, row: _Row, record: RunRecord, target: Target) -
         why = f" ({_defect(found[0].metric, declaration)})" if found else ""
         return f"there is no {described} to hold it against{why}"
     best = max(usable, key=lambda each: _median(each.metric))
-    if (flaw := _proof_flaw(best.metric, ())) is not None:
+    if (flaw := _proof_flaw(best.metric, proofs)) is not None:
         return f"the {described} cannot be used: {flaw}"
     assert best.metric.interval is not None
     if best.metric.interval[0] <= 0:

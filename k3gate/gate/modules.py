@@ -19,7 +19,8 @@ def population(record: RunRecord) -> Judgement:
     inventory, memory = record.inventory, record.inventory.memory
     if memory.channels is None:
         return _unknown(inventory, "memory.channels", "Which memory channels are populated is not known")
-    missing = [*_empty(memory), *_unreachable(inventory)]
+    wanted = _channels_of_processors(inventory)
+    missing = [*_empty(memory), *_lacking(inventory, wanted)]
     if missing:
         return Judgement(
             Verdict.FAIL,
@@ -27,11 +28,12 @@ def population(record: RunRecord) -> Judgement:
             observed=_observed(memory),
             evidence=_EVIDENCE,
         )
-    if memory.empty_channels is None and memory.populated != memory.slots:
-        return _unknown(inventory, "memory.empty_channels", "Which channels are empty is not known")
     uneven = _uneven(memory)
     if uneven is not None:
         return Judgement(Verdict.FAIL, uneven, observed=_observed(memory), evidence=_EVIDENCE)
+    doubt = _doubt(memory, wanted)
+    if doubt is not None:
+        return unproven(f"Whether every channel is populated is not known: {doubt}.", _EVIDENCE)
     if memory.mixed_sizes is None:
         return _unknown(inventory, "memory.mixed_sizes", "Whether the modules are of one size is not known")
     each = f", {memory.modules_per_channel} modules each" if (memory.modules_per_channel or 1) > 1 else ""
@@ -53,6 +55,9 @@ def speed(record: RunRecord) -> Judgement:
             )
     derating, configured = memory.derating_percent, memory.configured_mts
     assert derating is not None
+    doubt = inventory.provenance.get("memory.theoretical_bytes_per_s")
+    if doubt is not None and doubt.state is State.FAILED and doubt.reason:
+        return unproven(f"The speeds cannot be believed: {doubt.reason}.", _EVIDENCE)
     observed = f"{configured:,} of {memory.rated_mts:,} MT/s"
     if derating > DERATING_NOTICED:
         several = (memory.modules_per_channel or 1) > 1
@@ -78,21 +83,50 @@ def _empty(memory: Memory) -> list[str]:
     if not empty:
         return []
     shown = ", ".join(empty[:6]) + (f" and {len(empty) - 6} more" if len(empty) > 6 else "")
-    whole = len(memory.channel_list or ())
+    whole = sum(channel.processor for channel in memory.channel_list or ())
     return [f"{len(empty)} of {whole} memory channels are empty: {shown}"]
 
 
-def _unreachable(inventory: Inventory) -> list[str]:
-    """Channels of the processors for which the board has no slots, where both numbers are known."""
-    cpu, channels = inventory.cpu, inventory.memory.channel_list
-    each = channels_per_socket(cpu.model)
-    if each is None or not cpu.sockets or channels is None:
+def _channels_of_processors(inventory: Inventory) -> int | None:
+    """How many channels all processors have together, by their model; None where that is not known."""
+    each = channels_per_socket(inventory.cpu.model)
+    return None if each is None or not inventory.cpu.sockets else each * inventory.cpu.sockets
+
+
+def _lacking(inventory: Inventory, wanted: int | None) -> list[str]:
+    """Channels of the processors for which the board has no slots, or that hold nothing."""
+    memory = inventory.memory
+    if wanted is None or memory.channels is None:
         return []
-    there = sum(channel.processor for channel in channels)
-    lacking = each * cpu.sockets - there
-    if lacking <= 0:
-        return []
-    return [f"the board has slots for {there} of the {each * cpu.sockets} channels of {cpu.model}"]
+    if memory.channel_list is not None:
+        there = sum(channel.processor for channel in memory.channel_list)
+        lost = f"the table names slots for {there} of the {wanted} channels of {inventory.cpu.model}"
+        return [lost] if there < wanted else []
+    used = f"modules in {memory.channels} of the {wanted} channels of {inventory.cpu.model}"
+    return [used] if memory.channels < wanted else []
+
+
+def _doubt(memory: Memory, wanted: int | None) -> str | None:
+    """Why full channels among those that the table shows do not mean that all are full; None where they do."""
+    dimms = memory.dimms or ()
+    board = [dimm for dimm in dimms if dimm.kind not in ("cxl", "hbm")]
+    if memory.channel_list is not None:
+        lost = sum(dimm.channel is None for dimm in board)
+        if lost:
+            return f"{lost} of {len(board)} slots name no channel"
+    if wanted is not None:
+        return (
+            None
+            if memory.channels == wanted
+            else f"{memory.channels} channels for {wanted} of the processors"
+        )
+    if memory.channel_list is None:
+        return "the slots name no channel, and how many the processor has is not known"
+    told = [array.devices for array in memory.arrays or ()]
+    if not told or None in told:
+        return "the table does not tell how many slots the board has, and nobody here knows the processor's channels"
+    slots = sum(devices or 0 for devices in told)
+    return None if slots == len(board) else f"the table shows {len(board)} of the board's {slots} slots"
 
 
 def _uneven(memory: Memory) -> str | None:
@@ -106,6 +140,14 @@ def _uneven(memory: Memory) -> str | None:
             f"The channels hold uneven amounts: {units.gib(least)} at {', '.join(sizes[least][:4])}, up to "
             f"{units.gib(max(sizes))} at others; a part of the memory then interleaves over fewer channels."
         )
+    per_socket: dict[int | None, set[tuple[int | None, str | None]]] = {}
+    for dimm in memory.dimms or ():
+        if dimm.channel is not None and dimm.kind == "dram":
+            per_socket.setdefault(dimm.socket, set()).add((dimm.controller, dimm.channel))
+    numbers = {socket: len(channels) for socket, channels in per_socket.items()}
+    if len(set(numbers.values())) > 1:
+        told = ", ".join(f"socket {socket}: {number}" for socket, number in numbers.items())
+        return f"The sockets have modules on unlike numbers of channels ({told})."
     if memory.channel_list is None and memory.mixed_sizes:
         return "The modules are of several sizes, so a part of the memory interleaves over fewer channels."
     return None

@@ -10,6 +10,8 @@ from k3gate.gate.criteria import Criterion
 from k3gate.gate.judgement import Judgement, unproven, worst
 from k3gate.gate.targets import Target
 from k3gate.metrics import RESIDENCY_BYTES
+from k3gate.model.residency import Image
+from k3gate.probing.outcomes import evidence as believed
 from k3gate.records import Evidence, Metric, RunRecord, State, Verdict
 
 _BANDWIDTH = "memory.bandwidth."
@@ -53,7 +55,7 @@ def placement(record: RunRecord) -> Judgement:
     """
     cases: dict[str, list[Metric]] = {}
     for outcome in record.outcomes:
-        for metric in outcome.metrics:
+        for metric in believed(outcome):
             if metric.name.startswith(_BANDWIDTH) and metric.median is not None:
                 cases.setdefault(f"{outcome.probe}/{outcome.case}#{metric.name}", []).append(metric)
     bad, open_, good = [], [], []
@@ -112,7 +114,7 @@ def residency(record: RunRecord, target: Target) -> Judgement:
     image = target.image(len(hardware.main_nodes(inventory)))
     swap = inventory.memory.swap_used_bytes
     note = f" Swap is in use: {units.exact_bytes(swap)}." if swap else ""
-    short = _too_small(record, image.bytes, image.arithmetic())
+    short = _too_small(record, image)
     if short is not None:
         hint = ""
         if image.copies > 1:
@@ -132,7 +134,7 @@ def residency(record: RunRecord, target: Target) -> Judgement:
     rows = [
         (f"{outcome.probe}/{outcome.case}#{metric.name}", metric)
         for outcome in record.outcomes
-        for metric in outcome.metrics
+        for metric in believed(outcome)
         if metric.name == RESIDENCY_BYTES.name
     ]
     held = [(row, metric) for row, metric in rows if _held(metric) is not None]
@@ -173,6 +175,8 @@ def residency(record: RunRecord, target: Target) -> Judgement:
         )
     elif open_ is not None:
         reason = f"{observed}, but {open_}."
+    elif (guest := hardware.virtual(inventory)) is not None:
+        reason = f"{observed}, in a guest: {guest}, and the host may have promised the same memory to others."
     else:
         return Judgement(
             Verdict.PASS, f"{observed}; needed: {image.arithmetic()}.{note}", size, unit="B", evidence=(row,)
@@ -200,9 +204,21 @@ def _lost(rows: Sequence[tuple[str, Metric]], need: int) -> tuple[str, str, str]
     return None
 
 
-def _too_small(record: RunRecord, need: int, arithmetic: str) -> Judgement | None:
-    """The machine's memory is below `need`, in bytes."""
-    total = record.inventory.memory.total_bytes
+def _too_small(record: RunRecord, image: Image) -> Judgement | None:
+    """The machine's memory is below the image, or a node's below the copy that it is to hold."""
+    total, need, arithmetic = record.inventory.memory.total_bytes, image.bytes, image.arithmetic()
+    if image.copies > 1:
+        copy = sum(image.parts[part] for part in _weights(image.parts)) // image.copies
+        nodes = [node for node in hardware.main_nodes(record.inventory) if node.memory_bytes is not None]
+        low = next((node for node in nodes if (node.memory_bytes or 0) < copy), None)
+        if low is not None:
+            return Judgement(
+                Verdict.FAIL,
+                f"The target wants a copy of the weights on every node, {units.exact_bytes(copy)} each; node "
+                f"{low.id} has {units.exact_bytes(low.memory_bytes or 0)}. In all: {arithmetic}.",
+                float(low.memory_bytes or 0),
+                evidence=("inventory:numa.nodes",),
+            )
     if total is None or total >= need:
         return None
     return Judgement(

@@ -91,7 +91,7 @@ class Target:
     def image(self, memory_nodes: int = 1) -> residency.Image:
         """What must lie in CPU memory. `memory_nodes` counts where weights are replicated per node."""
         copies = max(1, memory_nodes) if self.replicate_per_node else 1
-        return residency.image(self.trunk, self.vision, self.context, self.sequences, copies)
+        return residency.image(self.trunk, self.vision, self.context, self.sequences, copies, self.nodes)
 
     def cpu_bytes_per_token(self, *, alike: bool = False) -> float:
         """Bytes that CPU memory moves while each sequence of the decode batch gets one token, full context.

@@ -32,32 +32,42 @@ PART_TITLES: Mapping[str, str] = MappingProxyType(
 
 @frozen
 class Image:
-    """What CPU memory holds: `bytes` in all, and by part. `trunk` as asked; `copies` of all the weights."""
+    """What CPU memory holds: `bytes` in all, and by part. `trunk` as asked; `copies` of all the weights.
+
+    Of one of `machines` that share it.
+    """
 
     bytes: int
     parts: Mapping[str, int]
     trunk: str
     copies: int = 1
+    machines: int = 1
 
     def arithmetic(self) -> str:
         """The sum as a person checks it: "1,560.7 GB (routed experts 1,446.5 + trunk 113.5 + ...)"."""
         shown = " + ".join(f"{PART_TITLES[part]} {_gigabytes(size)}" for part, size in self.parts.items())
         copies = f", the weights {self.copies} times" if self.copies > 1 else ""
-        return f"{units.exact_bytes(self.bytes)} ({shown}{copies})"
+        machines = f", divided over {self.machines} machines" if self.machines > 1 else ""
+        return f"{units.exact_bytes(self.bytes)} ({shown}{copies}{machines})"
 
 
 def _gigabytes(size: int) -> str:
     return f"{size / 1e9:,.1f}" if size >= 50_000_000 else f"{size / 1e9:,.2f}"
 
 
-def image(trunk: str, vision: bool, context: int, sequences: int, copies: int = 1) -> Image:
+def image(
+    trunk: str, vision: bool, context: int, sequences: int, copies: int = 1, machines: int = 1
+) -> Image:
     """The image in CPU memory, in bytes.
 
     `trunk`: one of `TRUNKS`. With "gpu" trunk, vision, KV cache and state are on the GPUs, and CPU memory
     holds the routed experts alone. `context`: tokens of each of `sequences`. `copies`: how often a runtime
-    keeps the weights (once per NUMA node, for some). Raises `UsageError` for what cannot be.
+    keeps the weights (once per NUMA node, for some). `machines` share all of it evenly. Raises
+    `UsageError` for what cannot be.
     """
     check(trunk, context, sequences)
+    if machines < 1:
+        raise UsageError(f"{machines} machines cannot be: give 1 or more")
     if copies < 1:
         raise UsageError(f"{copies} copies of the weights cannot be: give 1 or more")
     parts = {"experts": copies * k3.ROUTED_BYTES}
@@ -68,7 +78,8 @@ def image(trunk: str, vision: bool, context: int, sequences: int, copies: int = 
         parts["kv_cache"] = k3.KV_BYTES_PER_TOKEN * context * sequences
         parts["state"] = k3.STATE_BYTES * sequences
         parts["convolution"] = k3.CONVOLUTION_BYTES * sequences
-    return Image(sum(parts.values()), MappingProxyType(parts), trunk, copies)
+    parts = {part: -(-size // machines) for part, size in parts.items()}
+    return Image(sum(parts.values()), MappingProxyType(parts), trunk, copies, machines)
 
 
 def weight_bytes(trunk: str, vision: bool) -> int:

@@ -57,6 +57,25 @@ def merge(earlier: Outcome | None, case: Case, round_: Round, new: Sequence[Metr
     )
 
 
+_LOST = (State.FAILED, State.NOT_PERMITTED, State.NOT_PRESENT)
+
+
+def evidence(outcome: Outcome) -> tuple[Metric, ...]:
+    """The metrics of an outcome as far as they may be believed.
+
+    Where a round failed, what the rounds before it gave is kept and shown, and decides nothing: the worker that
+    died in the fourth of nine may have met the very fault that a buyer must know.
+    """
+    if outcome.state not in _LOST:
+        return outcome.metrics
+    return tuple(
+        metric
+        if metric.state in _LOST
+        else attrs.evolve(metric, state=outcome.state, reason=outcome.reason or metric.reason)
+        for metric in outcome.metrics
+    )
+
+
 def due(execution: Execution, outcomes: Iterable[Outcome]) -> Execution | None:
     """`execution` with the cases that are still to be run, or None.
 

@@ -275,3 +275,35 @@ def test_top_12_another_node_mode_is_named_before_any_rate(make_inventory: MakeI
     assert (first.field, first.a, first.b, first.setting) == ("NUMA nodes per socket", 1, 2, True)
     assert "Settings differ (NUMA nodes per socket" in result.sentence
     assert "no difference may be laid to the hardware" in result.sentence
+
+
+def test_a_case_that_failed_in_one_run_is_neither_the_same_nor_out_of_the_way(
+    make_inventory: MakeInventory,
+) -> None:
+    """B's whole machine crashed in round 4, and one core is faster: nothing says that B is better."""
+    inventory = make_inventory()
+    whole, core = metric([20e9, 20.1e9, 20.2e9]), metric([10e9, 10.1e9, 10.2e9], scope="core")
+    fast = metric([12e9, 12.1e9, 12.2e9], scope="core")
+    a = record(inventory, {"read.machine": whole, "read.core": core})
+    b = record(inventory, {"read.machine": whole, "read.core": fast})
+    assert compare(a, b).verdict == "better"
+    crashed = attrs.evolve(b.outcomes[0], state=State.FAILED, reason="round 4 of 9: SIGBUS")
+    missing = attrs.evolve(b, outcomes=b.outcomes[1:])
+    halved = metric([8e9, 8.1e9, 8.2e9])
+    unstable = attrs.evolve(halved, state=State.UNSTABLE, reason="scatter")
+    shaky = record(inventory, {"read.machine": unstable, "read.core": fast})
+    for other in (attrs.evolve(b, outcomes=(crashed, b.outcomes[1])), missing, shaky):
+        result = compare(a, other)
+        assert result.verdict == "cannot tell"
+        whole_of = [m for m in result.metrics if m.case == "read.machine"]
+        assert [m.verdict for m in whole_of] == ["cannot tell"]
+
+
+def test_another_version_of_the_tool_is_named_first(make_inventory: MakeInventory) -> None:
+    inventory = make_inventory()
+    one = metric([20e9, 20.1e9, 20.2e9])
+    other = metric([10e9, 10.1e9, 10.2e9])
+    result = compare(record(inventory, {"c": one}), record(inventory, {"c": other}, version="9.9"))
+    first = result.differences[0]
+    assert (first.field, first.a, first.b) == ("k3gate version", "0", "9.9")
+    assert "k3gate version" in result.sentence

@@ -501,3 +501,42 @@ def test_a_latency_that_is_not_there_is_laid_to_its_own_case(
     found = check(make_record((*build.sound(), latency(build, 0, 100e-9), lost)), "roofline.latency")
     assert found.verdict is Verdict.UNPROVEN
     assert "no memory for the chain" in found.reason
+
+
+@pytest.mark.parametrize("state", [State.FAILED, State.NOT_PERMITTED, State.NOT_PRESENT])
+def test_a_case_whose_later_round_failed_decides_nothing_by_its_earlier_ones(
+    check: Any, make_record: Any, build: Any, state: State
+) -> None:
+    """The worker died of SIGBUS in round 4 of 9: three good rounds before are no sound memory."""
+    why = "round 4 of 9: the worker died of SIGBUS"
+    lost = attrs.evolve(build.read(0, 0, 270e9), state=state, reason=why)
+    record = make_record(replaced(build.sound(), lost))
+    local = check(record, "roofline.local")
+    assert local.verdict is Verdict.UNPROVEN
+    assert "SIGBUS" in local.reason
+    held = attrs.evolve(build.residency(build.LAB_IMAGE), state=state, reason="round 2 of 3: SIGKILL")
+    found = check(make_record(replaced(build.sound(), held)), "prototype.residency")
+    assert found.verdict is Verdict.UNPROVEN
+    assert "SIGKILL" in found.reason
+    quiet = attrs.evolve(build.idle(), state=state, reason="no counters")
+    assert check(make_record(replaced(build.sound(), quiet)), "roofline.idle").verdict is Verdict.UNPROVEN
+
+
+def test_a_local_rate_without_proofs_holds_up_no_remote_one(check: Any, make_record: Any, build: Any) -> None:
+    """A local pool that really lay remote makes the ratio look good."""
+    unseen = tuple(p for p in build.PROOFS if p.name != "placement")
+    for proofs in ((), unseen):
+        record = make_record(replaced(build.sound(), build.read(0, 0, 100e9, proofs=proofs)))
+        found = check(record, "roofline.remote")
+        assert found.verdict is Verdict.UNPROVEN
+        assert "placement is not proven" in found.reason
+
+
+def test_a_guest_passes_neither_residency_nor_idle(check: Any, make_record: Any, bare_metal: Any) -> None:
+    """A host may promise the same memory twice, and its other guests do not show in the guest's counters."""
+    machine = attrs.evolve(bare_metal.machine, virtual=True, hypervisor="kvm")
+    record = make_record(None, attrs.evolve(bare_metal, machine=machine))
+    for name in ("prototype.residency", "roofline.idle"):
+        found = check(record, name)
+        assert found.verdict is Verdict.UNPROVEN, name
+        assert "virtual (kvm)" in found.reason

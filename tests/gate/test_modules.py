@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 import pytest
 
-from k3gate.records import Channel, Memory, Provenance, State, Verdict
+from k3gate.records import Channel, Dimm, Memory, MemoryArray, Provenance, State, Verdict
 
 GIB = 2**30
 
@@ -21,7 +21,21 @@ def channel(name: str, gib: int = 64, mts: int | None = 4800, modules: int = 1) 
 def memory(*channels: Channel, **changes: Any) -> Memory:
     used = [one for one in channels if one.dram]
     empty = tuple(f"{one.name} ({one.slots[0]})" for one in channels if not one.dram)
+    dimms = tuple(
+        Dimm(
+            locator=one.slots[0],
+            socket=0,
+            channel=one.name[-1],
+            bytes=one.dram_bytes,
+            populated=bool(one.dram),
+            kind="dram" if one.dram else None,
+        )
+        for one in channels
+        for _ in range(max(1, one.modules))
+    )
     fields: dict[str, Any] = {
+        "dimms": dimms,
+        "arrays": (MemoryArray("system board", "multi-bit ECC", None, len(dimms)),),
         "slots": len(channels),
         "populated": len(used),
         "channels": len(used),
@@ -111,13 +125,47 @@ def test_what_is_not_known_is_unproven_with_the_way_to_know_it(
         assert remedy in found.remedy
 
 
-def test_channels_without_names_pass_only_where_every_slot_is_filled(judged: Any) -> None:
-    unnamed = memory(channel_list=None, empty_channels=None, channels=16, slots=32, populated=32)
-    assert judged("roofline.population", unnamed).verdict is Verdict.PASS
-    half = attrs.evolve(unnamed, populated=16)
-    assert judged("roofline.population", half).verdict is Verdict.UNPROVEN
-    mixed = attrs.evolve(unnamed, mixed_sizes=True)
-    assert judged("roofline.population", mixed).verdict is Verdict.FAIL
+def test_channels_without_names_pass_only_where_the_processors_number_is_met(judged: Any) -> None:
+    plain = {"channel_list": None, "empty_channels": None, "dimms": (), "arrays": ()}
+    full = memory(**plain, channels=8, slots=16, populated=16)
+    assert judged("roofline.population", full, model="AMD EPYC 7763 64-Core").verdict is Verdict.PASS
+    two = memory(**plain, channels=2, slots=2, populated=2)
+    found = judged("roofline.population", two, model="AMD EPYC 9654 96-Core")
+    assert found.verdict is Verdict.FAIL
+    assert "modules in 2 of the 12 channels" in found.reason
+    assert judged("roofline.population", full, model="EXAMPLE 9X55").verdict is Verdict.UNPROVEN
+    mixed = attrs.evolve(full, mixed_sizes=True)
+    assert judged("roofline.population", mixed, model="AMD EPYC 7763").verdict is Verdict.FAIL
+
+
+def test_a_table_that_leaves_out_slots_proves_nothing(judged: Any) -> None:
+    """Firmware that lists only what is plugged in shows no holes: its own count of slots tells of them."""
+    eight = memory(*(channel(one) for one in "ABCD"))
+    sixteen = attrs.evolve(eight, arrays=(MemoryArray("system board", None, None, 16),))
+    found = judged("roofline.population", sixteen)
+    assert found.verdict is Verdict.UNPROVEN
+    assert "the table shows 4 of the board's 16 slots" in found.reason
+    untold = attrs.evolve(eight, arrays=())
+    assert judged("roofline.population", untold).verdict is Verdict.UNPROVEN
+    unnamed = attrs.evolve(eight, dimms=(*eight.dimms, Dimm(locator="X9", bytes=0, populated=False)))
+    assert "1 of 5 slots name no channel" in judged("roofline.population", unnamed).reason
+
+
+def test_sockets_with_unlike_numbers_of_channels_fail(judged: Any) -> None:
+    both = memory(*(channel(one) for one in "ABCD"))
+    second = tuple(attrs.evolve(dimm, socket=1) for dimm in both.dimms[:2])
+    found = judged("roofline.population", attrs.evolve(both, dimms=(*both.dimms, *second)))
+    assert found.verdict is Verdict.FAIL
+    assert "socket 0: 4, socket 1: 2" in found.reason
+
+
+def test_speeds_that_firmware_may_give_as_clocks_decide_nothing(judged: Any) -> None:
+    """Configured is half of rated: the table gives the clock, or the modules are slowed; nobody can tell."""
+    half = memory(channel("A"), configured_mts=1600, rated_mts=3200, derating_percent=50.0)
+    doubt = Provenance(State.FAILED, None, "the configured 1600 MT/s is half of the rated 3200")
+    found = judged("roofline.speed", half, theoretical_bytes_per_s=doubt)
+    assert found.verdict is Verdict.UNPROVEN
+    assert "half of the rated" in found.reason
 
 
 @pytest.mark.case("MEM-03")

@@ -234,3 +234,30 @@ def test_an_image_must_be_held_in_every_round(check: Any, make_record: Any, buil
     found = check(make_record([held]), "prototype.residency")
     assert found.verdict is Verdict.UNPROVEN
     assert found.observed == build.LAB_IMAGE - 4096
+
+
+@pytest.mark.case("TOP-14")
+def test_top_14_a_copy_must_fit_on_every_node(
+    check: Any, make_record: Any, build: Any, bare_metal: Any
+) -> None:
+    """2.9 TB and 0.5 TB hold two copies in sum, and node 1 holds none."""
+    copied = attrs.evolve(load_target("residency-lab"), replicate_per_node=True)
+    first, second = bare_metal.numa.nodes
+    nodes = (attrs.evolve(first, memory_bytes=29 * 10**11), attrs.evolve(second, memory_bytes=5 * 10**11))
+    inventory = with_memory(bare_metal, total_bytes=34 * 10**11)
+    inventory = attrs.evolve(inventory, numa=attrs.evolve(inventory.numa, nodes=nodes))
+    held = build.residency(4e12)
+    found = check(make_record([held], inventory), "prototype.residency", target=copied)
+    assert found.verdict is Verdict.FAIL
+    assert "node 1 has 500.0 GB" in found.reason
+
+
+def test_an_image_over_two_machines_is_divided(
+    check: Any, make_record: Any, build: Any, bare_metal: Any
+) -> None:
+    two = attrs.evolve(load_target("residency-lab"), nodes=2)
+    inventory = with_memory(bare_metal, total_bytes=10**12)
+    assert check(make_record((), inventory), "prototype.residency").verdict is Verdict.FAIL
+    found = check(make_record([build.residency(8e11)], inventory), "prototype.residency", target=two)
+    assert found.verdict is Verdict.PASS
+    assert "divided over 2 machines" in found.reason
