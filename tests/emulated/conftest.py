@@ -1,0 +1,63 @@
+"""The emulated machines, each booted once a session however many tests ask it. They run alone: two cores."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import firmware
+import machine
+from machine import Answers, Emulator, Node
+
+TABLE = """
+cp /sys/firmware/dmi/tables/DMI DMI.bin
+cp /sys/firmware/dmi/tables/smbios_entry_point smbios_entry_point.bin
+"""
+
+
+def measure(rounds: int, *cases: str) -> str:
+    """The line of a job that measures cases. Each worker takes seconds to start and to fill its pool, so they
+    are few; and they fit into the 18 s for which this profile plans, or its plan would be cut.
+    """
+    only = " ".join(
+        f"--only 'memory/{case}'" for case in ("read.machine", "read.node*", "residency.*", *cases)
+    )
+    return f"run measure k3gate run --profile smoke --rounds {rounds} {only} --json\n"
+
+
+@pytest.fixture(scope="session")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
+    """QEMU, a kernel, and the image with k3gate in it."""
+    return machine.emulator(tmp_path_factory.mktemp("emulated"))
+
+
+@pytest.fixture(scope="session")
+def cpus_without_memory(emulator: Emulator) -> Answers:
+    """Nodes 0 and 1 of one CPU; node 2 has a CPU and no memory, and lies near node 1. The firmware tells of eight
+    memory channels, the last of them empty.
+    """
+    modules = dict.fromkeys("ABCDEFG", firmware.Module())
+    shape = machine.shape(Node(1024, [0]), Node(1024, [1]), Node(None, [2]), near=[(1, 2)])
+    shape += firmware.options(emulator.folder / "empty", modules)
+    job = "run host k3gate host --json\nrun capture k3gate capture -o machine.tar.gz\n"
+    return emulator.boot("cpus_without_memory", shape, job + TABLE + measure(3))
+
+
+@pytest.fixture(scope="session")
+def memory_without_cpus(emulator: Emulator) -> Answers:
+    """Nodes 0 and 1 of two CPUs, of which CPU 3 is offline; node 2 has memory and no CPUs, and lies near node 1.
+    One of eight memory modules is slow. (QEMU describes a node without memory so that the kernel refuses the
+    whole HMAT: hence two machines.)
+    """
+    modules = dict.fromkeys(firmware.CHANNELS, firmware.Module()) | {"C": firmware.Module(configured=4400)}
+    figures = {(0, 0): (90, 100), (0, 1): (140, 60), (0, 2): (300, 15)}
+    figures |= {(1, 0): (140, 60), (1, 1): (90, 100), (1, 2): (250, 20)}
+    nodes = (Node(768, [0, 1], 0), Node(768, [2, 3], 1), Node(512, (), 1))
+    shape = machine.shape(*nodes, near=[(1, 2)], figures=figures)
+    shape += firmware.options(emulator.folder / "slow", modules)
+    job = "echo 0 >/sys/devices/system/cpu/cpu3/online\nrun host k3gate host --json\n"
+    return emulator.boot("memory_without_cpus", shape, job + TABLE + measure(1, "read.core.*"))
