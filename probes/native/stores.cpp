@@ -33,9 +33,11 @@ constexpr Traffic kTriad = {
 constexpr Traffic kTriadNt = {24, 24, 2, "non_temporal",
                               "bus bytes = counted bytes: loads, and stores past the caches"};
 
-// Ends a step of a loop. Without it compilers see memset and memcpy in these loops, and those choose
-// non-temporal stores on their own.
-inline void keep_loop() { __asm__ volatile("" ::: "memory"); }
+// Keeps what is before it before what is after it. Without it compilers see memset and memcpy in these loops,
+// and those choose non-temporal stores on their own. Between loads and stores, and after each store, it keeps
+// them in the order of the lines: memory that gets bursts one way before those the other way is some percent
+// faster.
+inline void keep_order() { __asm__ volatile("" ::: "memory"); }
 
 inline std::uint64_t triad_word(std::uint64_t b, std::uint64_t c) {
   return std::bit_cast<std::uint64_t>(std::bit_cast<double>(b) + kTriadScale * std::bit_cast<double>(c));
@@ -68,7 +70,7 @@ template <bool NonTemporal>
 void write_rest(Arrays at, std::size_t i) {
   for (; i < at.words; ++i) {
     put<NonTemporal>(at.to + i, at.value);
-    keep_loop();
+    keep_order();
   }
 }
 
@@ -76,7 +78,7 @@ template <bool NonTemporal>
 void copy_rest(Arrays at, std::size_t i) {
   for (; i < at.words; ++i) {
     put<NonTemporal>(at.to + i, at.first[i]);
-    keep_loop();
+    keep_order();
   }
 }
 
@@ -84,7 +86,7 @@ template <bool NonTemporal>
 void triad_rest(Arrays at, std::size_t i) {
   for (; i < at.words; ++i) {
     put<NonTemporal>(at.to + i, triad_word(at.first[i], at.second[i]));
-    keep_loop();
+    keep_order();
   }
 }
 
@@ -93,7 +95,7 @@ std::uint64_t write_generic(Arrays at) {
   std::size_t i = 0;
   for (; i + 8 <= at.words; i += 8) {
     for (std::size_t k = 0; k < 8; ++k) put<NonTemporal>(at.to + i + k, at.value);
-    keep_loop();
+    keep_order();
   }
   write_rest<NonTemporal>(at, i);
   return finished<NonTemporal>();
@@ -106,7 +108,7 @@ std::uint64_t copy_generic(Arrays at) {
     std::uint64_t word[8];
     for (std::size_t k = 0; k < 8; ++k) word[k] = at.first[i + k];
     for (std::size_t k = 0; k < 8; ++k) put<NonTemporal>(at.to + i + k, word[k]);
-    keep_loop();
+    keep_order();
   }
   copy_rest<NonTemporal>(at, i);
   return finished<NonTemporal>();
@@ -119,7 +121,7 @@ std::uint64_t triad_generic(Arrays at) {
     std::uint64_t word[8];
     for (std::size_t k = 0; k < 8; ++k) word[k] = triad_word(at.first[i + k], at.second[i + k]);
     for (std::size_t k = 0; k < 8; ++k) put<NonTemporal>(at.to + i + k, word[k]);
-    keep_loop();
+    keep_order();
   }
   triad_rest<NonTemporal>(at, i);
   return finished<NonTemporal>();
@@ -149,7 +151,7 @@ K3GATE_AVX2 std::uint64_t write_avx2(Arrays at) {
   std::size_t i = 0;
   for (; i + 32 <= at.words; i += 32) {
     for (std::size_t k = 0; k < 32; k += 4) put_avx2<NonTemporal>(at.to + i + k, value);
-    keep_loop();
+    keep_order();
   }
   write_rest<NonTemporal>(at, i);
   return finished<NonTemporal>();
@@ -162,7 +164,7 @@ K3GATE_AVX2 std::uint64_t copy_avx2(Arrays at) {
     __m256i vector[8];
     for (std::size_t k = 0; k < 8; ++k) vector[k] = get_avx2(at.first + i + 4 * k);
     for (std::size_t k = 0; k < 8; ++k) put_avx2<NonTemporal>(at.to + i + 4 * k, vector[k]);
-    keep_loop();
+    keep_order();
   }
   copy_rest<NonTemporal>(at, i);
   return finished<NonTemporal>();
@@ -181,7 +183,7 @@ K3GATE_AVX2 std::uint64_t triad_avx2(Arrays at) {
     }
     for (std::size_t k = 0; k < 8; ++k)
       put_avx2<NonTemporal>(at.to + i + 4 * k, _mm256_castpd_si256(vector[k]));
-    keep_loop();
+    keep_order();
   }
   triad_rest<NonTemporal>(at, i);
   return finished<NonTemporal>();
@@ -202,20 +204,24 @@ K3GATE_AVX512 std::uint64_t write_avx512(Arrays at) {
   std::size_t i = 0;
   for (; i + 64 <= at.words; i += 64) {
     for (std::size_t k = 0; k < 64; k += 8) put_avx512<NonTemporal>(at.to + i + k, value);
-    keep_loop();
+    keep_order();
   }
   write_rest<NonTemporal>(at, i);
   return finished<NonTemporal>();
 }
 
+// Sixteen lines a step: half of the registers.
 template <bool NonTemporal>
 K3GATE_AVX512 std::uint64_t copy_avx512(Arrays at) {
   std::size_t i = 0;
-  for (; i + 32 <= at.words; i += 32) {
-    __m512i vector[4];
-    for (std::size_t k = 0; k < 4; ++k) vector[k] = _mm512_load_si512(at.first + i + 8 * k);
-    for (std::size_t k = 0; k < 4; ++k) put_avx512<NonTemporal>(at.to + i + 8 * k, vector[k]);
-    keep_loop();
+  for (; i + 128 <= at.words; i += 128) {
+    __m512i line[16];
+    for (std::size_t k = 0; k < 16; ++k) line[k] = _mm512_load_si512(at.first + i + 8 * k);
+    keep_order();
+    for (std::size_t k = 0; k < 16; ++k) {
+      put_avx512<NonTemporal>(at.to + i + 8 * k, line[k]);
+      keep_order();
+    }
   }
   copy_rest<NonTemporal>(at, i);
   return finished<NonTemporal>();
@@ -225,15 +231,17 @@ template <bool NonTemporal>
 K3GATE_AVX512 std::uint64_t triad_avx512(Arrays at) {
   const __m512d scale = _mm512_set1_pd(kTriadScale);
   std::size_t i = 0;
-  for (; i + 32 <= at.words; i += 32) {
-    __m512d vector[4];
-    for (std::size_t k = 0; k < 4; ++k) {
+  for (; i + 128 <= at.words; i += 128) {
+    __m512d line[16];
+    for (std::size_t k = 0; k < 16; ++k) {
       const __m512d c = _mm512_load_pd(at.second + i + 8 * k);
-      vector[k] = _mm512_fmadd_pd(scale, c, _mm512_load_pd(at.first + i + 8 * k));
+      line[k] = _mm512_fmadd_pd(scale, c, _mm512_load_pd(at.first + i + 8 * k));
     }
-    for (std::size_t k = 0; k < 4; ++k)
-      put_avx512<NonTemporal>(at.to + i + 8 * k, _mm512_castpd_si512(vector[k]));
-    keep_loop();
+    keep_order();
+    for (std::size_t k = 0; k < 16; ++k) {
+      put_avx512<NonTemporal>(at.to + i + 8 * k, _mm512_castpd_si512(line[k]));
+      keep_order();
+    }
   }
   triad_rest<NonTemporal>(at, i);
   return finished<NonTemporal>();
@@ -261,7 +269,7 @@ std::uint64_t write_neon(Arrays at) {
   std::size_t i = 0;
   for (; i + 16 <= at.words; i += 16) {
     for (std::size_t k = 0; k < 16; k += 4) put_neon<NonTemporal>(at.to + i + k, value, value);
-    keep_loop();
+    keep_order();
   }
   write_rest<NonTemporal>(at, i);
   return finished<NonTemporal>();
@@ -274,7 +282,7 @@ std::uint64_t copy_neon(Arrays at) {
     uint64x2_t vector[8];
     for (std::size_t k = 0; k < 8; ++k) vector[k] = vld1q_u64(at.first + i + 2 * k);
     for (std::size_t k = 0; k < 8; k += 2) put_neon<NonTemporal>(at.to + i + 2 * k, vector[k], vector[k + 1]);
-    keep_loop();
+    keep_order();
   }
   copy_rest<NonTemporal>(at, i);
   return finished<NonTemporal>();
@@ -288,7 +296,7 @@ std::uint64_t triad_neon(Arrays at) {
     for (std::size_t k = 0; k < 8; ++k)
       vector[k] = triad_neon(vld1q_u64(at.first + i + 2 * k), vld1q_u64(at.second + i + 2 * k));
     for (std::size_t k = 0; k < 8; k += 2) put_neon<NonTemporal>(at.to + i + 2 * k, vector[k], vector[k + 1]);
-    keep_loop();
+    keep_order();
   }
   triad_rest<NonTemporal>(at, i);
   return finished<NonTemporal>();
