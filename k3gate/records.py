@@ -529,7 +529,10 @@ class Inventory:
 
 @frozen
 class Run:
-    """One execution on one machine. Stamps: ISO 8601, UTC, as the wall clock had them; `seconds`: monotonic."""
+    """One execution on one machine. Stamps: ISO 8601, UTC, as the wall clock had them; `seconds`: monotonic.
+
+    `target`: the name of a shipped one, or the path of a file, whose content is `target_text`.
+    """
 
     id: str
     machine: str | None
@@ -547,6 +550,7 @@ class Run:
     split: Mapping[str, float] = field(factory=dict)
     plan: tuple[Case, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
+    target_text: str | None = None
 
 
 @frozen

@@ -37,14 +37,20 @@ def read(path: Path, what: str) -> tuple[str, dict[str, Any]]:
         raise UsageError(f"the {what} file {path} is larger than 1 MiB: give a {what} file")
     try:
         text = raw.decode("utf-8")
-        return text, tomllib.loads(text)
     except UnicodeDecodeError as error:
         raise UsageError(
             f"the {what} file {path} is not UTF-8 at byte {error.start}: save it as UTF-8"
         ) from error
+    return text, parse(text, str(path), what)
+
+
+def parse(text: str, name: str, what: str) -> dict[str, Any]:
+    """The content of a TOML text that was read before, from the file `name`."""
+    try:
+        return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also integers of thousands of digits
         detail = " ".join(str(error).split())[:200]
-        raise UsageError(f"the {what} file {path} is not valid TOML: {detail}; correct it there") from error
+        raise UsageError(f"the {what} file {name} is not valid TOML: {detail}; correct it there") from error
 
 
 def _shown(path: Path) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from attrs import field, frozen
 
@@ -151,10 +152,19 @@ def load(name_or_path: str) -> Target:
     return _read(path)
 
 
+def stored(name: str, text: str) -> Target:
+    """A target from the text that a run keeps of it; `name` is that of its file, which is not opened."""
+    return _target(name[:300], text, tables.parse(text, name[:300], "target"))
+
+
 def _read(path: Path) -> Target:
     text, data = tables.read(path, "target")
+    return _target(path.name, text, data)
+
+
+def _target(name: str, text: str, data: dict[str, Any]) -> Target:
     known = ("name", "tier", *_FIGURES, "prices", "licence_accepted", "subjects", "sources")
-    top = Table(f"target file {path.name}", data, known)
+    top = Table(f"target file {name}", data, known)
     sources = top.table("sources", _FIGURES)
     for key in _FIGURES:
         if key in data:

@@ -14,7 +14,7 @@ from k3gate.gate import criteria as criteria_module
 from k3gate.gate import document as gate_document
 from k3gate.gate import evaluator, targets, waivers
 from k3gate.host import document as host_document
-from k3gate.records import GateResult, RunRecord, Waiver
+from k3gate.records import GateResult, Run, RunRecord, Waiver
 
 if TYPE_CHECKING:
     from k3gate.analysis.comparison import Comparison
@@ -47,11 +47,21 @@ def judge(
     store.abandon_dead()
     record = store.load(store.resolve(reference))
     rules = criteria_module.load(criteria)
-    aim = targets.load(target or record.run.target or DEFAULT_TARGET)
+    aim = targets.load(target) if target else _own_target(record.run)
     result = evaluator.evaluate(record, rules, aim, evaluated=now(), version=__version__)
     if keep:
         store.add_evaluation(result, rules.text, aim.text)
     return Judged(record, result, rules, aim)
+
+
+def _own_target(run: Run) -> targets.Target:
+    """The target that a run was made for. A path that came with a run is never opened: it may be a stranger's."""
+    name = run.target or DEFAULT_TARGET
+    if name in targets.TIERS:
+        return targets.load(name)
+    if run.target_text is None:
+        raise UsageError(f"run {run.id} does not hold the text of its own target: name one with --target")
+    return targets.stored(name, run.target_text)
 
 
 DEFAULT_TARGET = "residency-lab"

@@ -82,6 +82,7 @@ class Run(Base):
     boot: Mapped[str | None]
     process_ticks: Mapped[int | None] = mapped_column(BigInteger)
     host: Mapped[str | None]
+    target_text: Mapped[str | None]
 
 
 class Outcome(Base):

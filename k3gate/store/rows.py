@@ -87,6 +87,7 @@ def _columns(run: Run) -> dict[str, Any]:
         "status": run.status.value,
         "seconds": run.seconds,
         "target": text(run.target),
+        "target_text": text(run.target_text),
         "command": text(run.command),
         "notices": canonical(plain(run.notices)),
         "split": canonical(plain(run.split)),
@@ -109,7 +110,8 @@ def read_run(at: Statements, run_id: str) -> tuple[Run, Inventory]:
     require(at, run_id)
     row = at.rows(
         "SELECT run.id, machine.machine_id, machine.fingerprint, machine.name, profile, version, started, ended, "
-        "status, seconds, target, command, notices, split, plan, left_out, inventory "
+        "status, seconds, target, command, notices, split, plan, left_out, inventory, "
+        "target_text "
         "FROM run JOIN machine ON machine.id = run.machine_id WHERE run.id = :id",
         id=run_id,
     )[0]
@@ -130,6 +132,7 @@ def read_run(at: Statements, run_id: str) -> tuple[Run, Inventory]:
         split=structure(json.loads(row[13]), dict[str, float]),
         plan=structure(json.loads(row[14]), tuple[Case, ...]),
         left_out=structure(json.loads(row[15]), tuple[LeftOut, ...]),
+        target_text=row[17],
     )
     return run, structure(json.loads(row[16]), Inventory)
 

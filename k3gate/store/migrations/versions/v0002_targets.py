@@ -1,4 +1,4 @@
-"""Waivers are bound to a target as well; those given before say nothing of it and lapse."""
+"""Runs keep the text of their own target, and waivers are bound to one; those given before say none and lapse."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ depends_on = None
 
 def upgrade() -> None:
     op.add_column("waiver", sa.Column("target_hash", sa.Text(), nullable=True))
+    op.add_column("run", sa.Column("target_text", sa.Text(), nullable=True))
 
 
 def downgrade() -> None:
+    op.drop_column("run", "target_text")
     op.drop_column("waiver", "target_hash")
