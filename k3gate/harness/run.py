@@ -10,7 +10,8 @@ import contextlib
 import secrets
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 import attrs
@@ -25,7 +26,7 @@ from k3gate.harness import neighbours
 from k3gate.harness.listening import Listener
 from k3gate.harness.stored import now
 from k3gate.probing import idle, outcomes, plan, profiles, registry
-from k3gate.probing.execute import CaseDone, CaseStarted, Executor, Heartbeat, WorkerEnded
+from k3gate.probing.execute import CaseDone, CaseStarted, Event, Executor, Heartbeat, WorkerEnded
 from k3gate.probing.plan import Execution, Plan
 from k3gate.records import Inventory, Outcome, Run, RunRecord, RunStatus
 
@@ -60,6 +61,7 @@ class Prepared:
     inventory: Inventory
     plan: Plan
     notices: tuple[str, ...]
+    target_text: str | None = None
 
 
 def prepare(request: Request) -> Prepared:
@@ -92,12 +94,18 @@ def prepare(request: Request) -> Prepared:
             raise
         # A pattern may match nothing because the probe that it means cannot measure here.
         whole = plan.plan(probes, inventory, profile, rounds=request.rounds)
-        refusals = _reasons(attrs.evolve(whole, left_out=()), notices)
+        meant = [one for one in whole.left_out if _meant(f"{one.probe}/{one.case}", one.probe, request.only)]
+        refusals = _reasons(attrs.evolve(whole, left_out=tuple(meant)), notices)
         raise UsageError("; ".join([str(error), *refusals])) from error
     if not planned.cases and not planned.refused:
         because = "; ".join(_reasons(planned, notices)) or "no probe has a case"
         raise UsageError(f"nothing to measure here with profile {profile.name}: {because}")
-    return Prepared(request, inventory, planned, tuple(notices))
+    own = None if request.target in targets.TIERS else target.text
+    return Prepared(request, inventory, planned, tuple(notices), own)
+
+
+def _meant(name: str, probe: str, only: Sequence[str]) -> bool:
+    return any(pattern == probe or fnmatchcase(name, pattern) for pattern in only)
 
 
 def _reasons(planned: Plan, notices: Sequence[str]) -> list[str]:
@@ -123,6 +131,7 @@ def start(store: Store, prepared: Prepared) -> Run:
         ended=None,
         status=RunStatus.RUNNING,
         target=targets.reference(prepared.request.target),
+        target_text=prepared.target_text,
         command=prepared.request.command,
         notices=prepared.notices,
         plan=prepared.plan.cases,
@@ -236,9 +245,35 @@ def _measure_one(
     due = outcomes.due(execution, tuple(collected.values()))
     if due is None:
         return
-    before = idle.read()
+    before, begun = idle.read(), time.monotonic()
+
+    def watched() -> None:
+        outcome = neighbours.merge(collected.get(neighbours.KEY), before, idle.read(), timer.elapsed())
+        store.save_outcome(run.id, outcome, outcome.rounds[-1].round)
+        collected[neighbours.KEY] = outcome
+
+    try:
+        _follow(store, run, executor.run(due), execution, collected, timer, listener)
+    except KeyboardInterrupt:
+        # What disturbed the worker that was interrupted is evidence as well, and its time was used.
+        timer.worker_seconds += time.monotonic() - begun
+        watched()
+        raise
+    watched()
+
+
+def _follow(
+    store: Store,
+    run: Run,
+    events_of: Generator[Event, None, None],
+    execution: Execution,
+    collected: dict[tuple[str, str], Outcome],
+    timer: _Timer,
+    listener: Listener,
+) -> None:
+    """Take in what a worker reports, until its end."""
     # Closed before the interrupt travels on: the worker is dead and reaped when the run's end is stored.
-    with contextlib.closing(executor.run(due)) as events:
+    with contextlib.closing(events_of) as events:
         for event in events:
             match event:
                 case CaseStarted():
@@ -254,9 +289,6 @@ def _measure_one(
                         told = f"worker of {execution.key}: {event.reason}"
                         listener.notice(told)
                         timer.told.append(told)
-    watched = neighbours.merge(collected.get(neighbours.KEY), before, idle.read(), timer.elapsed())
-    store.save_outcome(run.id, watched, watched.rounds[-1].round)
-    collected[neighbours.KEY] = watched
 
 
 def _store_round(store: Store, run: Run, done: CaseDone, collected: dict[tuple[str, str], Outcome]) -> None:
@@ -351,7 +383,9 @@ def _interruptible() -> Iterator[None]:
     previous = {}
     with contextlib.suppress(ValueError):  # not in the main thread: the caller handles signals
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            previous[number] = signal.signal(number, stop)
+            # nohup asked for the run to outlive its terminal.
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                previous[number] = signal.signal(number, stop)
     try:
         yield
     finally:

@@ -92,6 +92,7 @@ class Executor:
     def run(self, execution: Execution) -> Generator[Event, None, None]:
         """Run the cases of `execution` once. Each case that `stop` did not cut off ends in a `CaseDone`."""
         pending = list(execution.cases)
+        tried = False
         while pending and not self._stopped:
             request = {
                 "version": protocol.VERSION,
@@ -120,8 +121,10 @@ class Executor:
                 pass
             elif worker.under_way is not None:
                 yield worker.lost(left.pop(0))
+            elif not worker.finished and not tried:
+                # It died before any case began, of a fault of its start or killed by chance: once more.
+                tried = True
             elif not worker.finished:
-                # It died before any case began: a second try would meet the same fault.
                 yield from (worker.lost(case) for case in left)
                 left = []
             pending = left

@@ -128,6 +128,8 @@ def test_an_interrupt_keeps_what_was_measured_and_resume_goes_on_sto_05(
         text=True,
         env=environment,
         cwd=tmp_path,
+        # These tests may themselves run under nohup, which a run respects.
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
     )
     assert process.stderr is not None
     for line in process.stderr:
@@ -148,6 +150,61 @@ def test_an_interrupt_keeps_what_was_measured_and_resume_goes_on_sto_05(
     after = resumed.json()
     assert after["run"]["status"] == "complete"
     _assert_nothing_measured_again(before, after)
+    # What disturbed the worker that was interrupted is evidence as well.
+    idle = next(o for o in after["outcomes"] if o["case"] == "idle")
+    assert [one["case"] for one in before["outcomes"]].count("idle") == 1
+    workers = {r["process"] for o in after["outcomes"] for r in o["rounds"] if o["probe"] == "selftest"}
+    assert len(idle["rounds"]) >= len(workers)
+    parts = after["run"]["split"]
+    assert parts["timed"] + parts["setup_in_workers"] + parts["elsewhere"] <= after["run"]["seconds"] * 1.01
+
+
+def test_nohup_keeps_a_run_alive_when_its_terminal_goes(cli, tmp_path: Path) -> None:
+    environment = {**os.environ, "K3GATE_STORE": str(tmp_path / "runs.sqlite")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "k3gate", "run", "--probe", "selftest", "--rounds", "3"],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "round 1 of" in line and "selftest/" in line:
+            break
+    process.send_signal(signal.SIGHUP)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    (run,) = cli("runs", "--json").json()["runs"]
+    assert run["status"] == "complete"
+
+
+def test_a_run_with_a_target_of_its_own_is_judged_where_that_file_is_not(cli, tmp_path: Path) -> None:
+    from k3gate.gate import targets
+
+    own = tmp_path / "own.toml"
+    own.write_text((targets.FOLDER / "hybrid.toml").read_text().replace('name = "hybrid"', 'name = "mine"'))
+    assert cli("run", "--probe", "selftest", "--rounds", "1", "--target", own, "-q").code == 0
+    assert cli("export", "latest", "-o", "box.k3run").code == 0
+    own.unlink()
+    elsewhere = {"K3GATE_STORE": str(tmp_path / "other.sqlite")}
+    assert cli("import", "box.k3run", env=elsewhere).code == 0
+    assert cli("gate", "--json", env=elsewhere).json()["target"] == "mine"
+
+
+def test_a_path_in_a_bundle_is_never_opened(cli, selftest: str, tmp_path: Path) -> None:
+    """A stranger's bundle may name /etc/passwd as its target: it is not read, and another one can be named."""
+    import sqlite3
+
+    with sqlite3.connect(tmp_path / "runs.sqlite") as store:
+        store.execute("UPDATE run SET target = '/etc/passwd', target_text = NULL")
+    store.close()
+    complaint = cli("gate").complaint()
+    assert "does not hold the text of its own target" in complaint and "--target" in complaint
+    assert "root:" not in complaint
+    assert cli("gate", "--target", "hybrid", "--json").json()["target"] == "hybrid"
 
 
 def _assert_nothing_measured_again(before, after) -> None:

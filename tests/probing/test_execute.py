@@ -383,7 +383,29 @@ def test_a_worker_that_cannot_load_its_probe_fails_its_cases_once(spy, make_inve
     assert [event.case.name for event in done] == ["c0", "c1"]
     assert all("before its first case" in event.round.reason for event in done)
     assert b"ModuleNotFoundError" in done[0].output.stderr
-    assert len([event for event in events if isinstance(event, WorkerEnded)]) == 1
+    assert len([event for event in events if isinstance(event, WorkerEnded)]) == 2, "it is started once more"
+
+
+def test_a_worker_that_is_killed_before_its_first_case_is_started_once_more(make_inventory, tmp_path) -> None:
+    """Somebody killed it by chance: nothing was begun, so nothing is lost."""
+    mark = tmp_path / "killed"
+    script = (
+        "import os, pathlib, signal, sys\n"
+        f"mark = pathlib.Path({str(mark)!r})\n"
+        "if not mark.exists():\n"
+        "    mark.touch()\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "from k3gate.probing.worker import main\n"
+        "sys.exit(main())\n"
+    )
+    (case,) = [Case("selftest", "hash.64k", "", "g", {"bytes": 65536}, 0.1, 0)]
+    executor = Executor(make_inventory(), command=(sys.executable, "-P", "-c", script))
+    events = list(executor.run(Execution(0, "selftest", "g", (case,))))
+    (done,) = [event for event in events if isinstance(event, CaseDone)]
+    assert "died" not in (done.round.reason or ""), done.round.reason
+    assert mark.exists()
+    ended = [event for event in events if isinstance(event, WorkerEnded)]
+    assert len(ended) == 2 and "SIGKILL" in ended[0].reason
 
 
 def test_a_program_that_is_missing_fails_the_cases_and_leaks_nothing(make_inventory) -> None:
