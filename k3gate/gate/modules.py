@@ -11,7 +11,7 @@ from k3gate.records import Inventory, Memory, RunRecord, State, Verdict
 DERATING_NOTICED = 0.5
 """Percent below the rated speed from which on it counts: makers round 2933.3 MT/s to 2933 and to 2934."""
 _EVIDENCE = ("inventory:memory.dimms",)
-_AS_ROOT = "Only root may read the firmware's memory table: run `sudo k3gate run`."
+_AS_ROOT = 'Only root may read the firmware\'s memory table: run `sudo "$(command -v k3gate)" run`.'
 
 
 def population(record: RunRecord) -> Judgement:

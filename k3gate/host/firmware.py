@@ -19,7 +19,6 @@ TABLE = "sys/firmware/dmi/tables/DMI"
 ENTRY_POINT = "sys/firmware/dmi/tables/smbios_entry_point"
 ENTRIES = "sys/firmware/dmi/entries"
 _ENTRY = re.compile(r"(\d{1,3})-(\d{1,5})", re.ASCII)
-_TO_ROOT = "sudo"
 _BYTES = 1024 * 1024
 _ENTRIES = 20_000
 
@@ -45,7 +44,7 @@ def read(root: Root) -> Firmware:
             return Firmware(smbios.decode(smbios.structures(parts)), f"{ENTRIES}/*/raw")
         state, reason = files.explain(error)
         if state is State.NOT_PERMITTED:
-            reason = f"the firmware's table is readable by root only: {_TO_ROOT} k3gate run"
+            reason = 'the firmware\'s table is readable by root only: sudo "$(command -v k3gate)" run'
         elif state is State.NOT_PRESENT:
             reason = "the machine shows no firmware table"
         return Firmware(None, TABLE, Reason(state, reason))

@@ -43,6 +43,12 @@ volatile: frozenset[str] = frozenset(
     }
 )
 
+_SIGNS = (
+    *("sys/devices/system/cpu", "sys/devices/system/node", "sys/devices/system/edac", "sys/bus/pci/devices"),
+    *("sys/class/hwmon", "proc/cpuinfo", "proc/meminfo"),
+)
+"""A folder with one of these is a machine, or a part of one; "sys" alone is also a folder of /proc."""
+
 _NOT_YET = {
     "pci": "this version does not read PCI devices yet",
     "gpus": "this version does not read GPUs yet",
@@ -59,7 +65,7 @@ def read(root: str | Path | Root = "/", *, name: str | None = None) -> Inventory
     """
     base = root if isinstance(root, Root) else open_root(root)
     place = documents.printable(base.path if isinstance(root, Root) else str(root)).replace("\n", "\\n")
-    if not (base.exists(TABLE) or base.names("sys") or base.names("proc")):
+    if not any(base.exists(path) for path in (TABLE, firmware.ENTRIES, *_SIGNS)):
         raise UsageError(
             f"{place}: not a machine (it holds neither sys nor proc nor a firmware table DMI.bin); give the "
             "folder that stands for /, or a capture"
