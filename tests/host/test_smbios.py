@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import struct
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -360,24 +362,66 @@ def bounded(table: bytes, entry: bytes) -> None:
     assert len(decoded.devices) <= len(table) // 4
 
 
-@given(table=st.binary(max_size=2000), entry=st.binary(max_size=40))
+ANY_BYTES: dict[str, Any] = {"table": st.binary(max_size=2000), "entry": st.binary(max_size=40)}
+CHANGED: dict[str, Any] = {
+    "cut": st.integers(0, len(REAL)),
+    "changes": st.lists(st.tuples(st.integers(0, len(REAL) - 1), st.integers(0, 255)), max_size=12),
+    "length": st.integers(0, 2 * len(REAL)),
+}
+
+
+@given(**ANY_BYTES)
 @example(table=b"\x11\x04\0\0" * 3, entry=b"_SM_\0\x1f\x02\x08")
 @settings(max_examples=300, deadline=None)
 def test_random_bytes(table: bytes, entry: bytes) -> None:
     bounded(table, entry)
 
 
-@given(
-    cut=st.integers(0, len(REAL)),
-    changes=st.lists(st.tuples(st.integers(0, len(REAL) - 1), st.integers(0, 255)), max_size=12),
-    length=st.integers(0, 2 * len(REAL)),
-)
+@given(**CHANGED)
 @settings(max_examples=500, deadline=None)
 def test_truncated_and_changed_tables(cut: int, changes: list[tuple[int, int]], length: int) -> None:
     table = bytearray(REAL)
     for position, value in changes:
         table[position] = value
     bounded(bytes(table[:cut]), b"_SM3_\0\x18\x03\x05\0\x01\0" + struct.pack("<IQ", length, 0))
+
+
+@contextmanager
+def at_most_more(size: int) -> Iterator[None]:
+    """Lets this process map so many bytes more than it has; beyond that comes a MemoryError."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("short", "strategies", "count"),
+    [
+        (test_random_bytes, ANY_BYTES, 75_000),
+        (test_truncated_and_changed_tables, CHANGED, 25_000),
+    ],
+)
+def test_hundred_thousand_tables_in_bounded_memory(
+    short: Any, strategies: dict[str, Any], count: int
+) -> None:
+    tables = 0
+
+    @given(**strategies)
+    @settings(max_examples=count, deadline=None, database=None)
+    def many(**drawn: Any) -> None:
+        nonlocal tables
+        tables += 1
+        short.hypothesis.inner_test(**drawn)
+
+    with at_most_more(256 * 2**20):
+        many()
+    assert tables >= count
 
 
 def told(name: str) -> dict[str, Any]:
