@@ -59,6 +59,8 @@ format: $(VENV)/.developing
 
 bench: $(VENV)/.developing
 	$(BIN)/python benchmarks/read_bandwidth.py
+	$(BIN)/python benchmarks/store_bandwidth.py
+	$(BIN)/python benchmarks/latency.py
 	$(BIN)/python benchmarks/command_times.py
 
 clean:
