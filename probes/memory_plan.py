@@ -145,12 +145,12 @@ class _Planner(Layout):
 
     def _ordered(self, reads: list[Case], latencies: list[Case]) -> list[Case]:
         """What the gate asks first: rates of the machine and of nodes, then latency, then all that explains."""
-        asked = [
-            case for case in reads if case.labels["scope"] in ("machine", "node") and "4k" not in case.name
-        ]
+        whole = [case for case in reads if case.name == "read.machine"]
+        asked = [case for case in reads if case.name.startswith("read.node")]
+        asked += [case for case in reads if case.name.startswith(("read.core", "experts.machine"))]
         cells = [case for case in latencies if case.labels["scope"] == "node" and "4k" not in case.name]
         local = [case for case in cells if case.labels["placement"] == "local"]
-        ordered = {case.name: case for case in (*asked, *local, *reads, *cells, *latencies)}
+        ordered = {case.name: case for case in (*whole, *asked, *local, *reads, *cells, *latencies)}
         return list(ordered.values())
 
     # --- time ---
@@ -189,7 +189,7 @@ class _Planner(Layout):
             for case, setup in zip(reads, setups, strict=True)
         ]
         # A plan that is cut keeps its beginning: what decides residency and the ladder stands there.
-        head = sum(case.labels["scope"] == "machine" for case in timed)
+        head = sum(case.name == "read.machine" for case in timed)
         return [*timed[:head], *residency, *timed[head:]]
 
 

@@ -8,7 +8,7 @@ from k3gate.host import module_findings
 from k3gate.host import numa as nodes
 from k3gate.host.memory import MEMINFO
 from k3gate.records import Finding, Inventory, Numa, Severity
-from k3gate.units import cpu_list, gib, significant
+from k3gate.units import count, cpu_list, gib, significant
 
 _ORDER = {Severity.HIGH: 0, Severity.MEDIUM: 1, Severity.LOW: 2}
 # An idle machine's load stays well below this; above it other work takes memory bandwidth.
@@ -200,7 +200,7 @@ def _topology(inventory: Inventory) -> Iterator[Finding]:
         yield Finding(
             "offline_cpus",
             Severity.MEDIUM,
-            f"{len(cpu.offline)} CPUs are offline",
+            f"{count(len(cpu.offline), 'CPU')} {'is' if len(cpu.offline) == 1 else 'are'} offline",
             f"offline: {cpu_list(cpu.offline)}",
             "all present CPUs online",
             "Cores that are off draw no memory bandwidth.",
