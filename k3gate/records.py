@@ -370,6 +370,7 @@ class Dimm:
     part_number: str | None = None
     manufacturer: str | None = None
     technology: str | None = None
+    data_width: int | None = None
 
 
 @frozen

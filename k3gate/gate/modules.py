@@ -20,7 +20,10 @@ def population(record: RunRecord) -> Judgement:
     if memory.channels is None:
         return _unknown(inventory, "memory.channels", "Which memory channels are populated is not known")
     wanted = _channels_of_processors(inventory)
-    missing = [*_empty(memory), *_lacking(inventory, wanted)]
+    partial = _partial(memory)
+    if partial is not None:
+        return unproven(f"Whether every channel is populated is not known: {partial}.", _EVIDENCE)
+    missing = [*_empty(memory), *_lacking(inventory, wanted), *_bare_sockets(inventory)]
     if missing:
         return Judgement(
             Verdict.FAIL,
@@ -48,8 +51,10 @@ def population(record: RunRecord) -> Judgement:
 def speed(record: RunRecord) -> Judgement:
     """No DRAM module runs below the speed that it is rated for."""
     inventory, memory = record.inventory, record.inventory.memory
+    slowed = (memory.derating_percent or 0.0) > DERATING_NOTICED and memory.configured_mts is not None
     for field in ("configured_mts", "rated_mts", "derating_percent"):
-        if getattr(memory, field) is None:
+        # Some modules may hide their rated speed: one that is known to be slowed is enough.
+        if getattr(memory, field) is None and not slowed:
             return _unknown(
                 inventory, f"memory.{field}", "Whether the modules run at their rated speed is not known"
             )
@@ -58,7 +63,8 @@ def speed(record: RunRecord) -> Judgement:
     doubt = inventory.provenance.get("memory.theoretical_bytes_per_s")
     if doubt is not None and doubt.state is State.FAILED and doubt.reason:
         return unproven(f"The speeds cannot be believed: {doubt.reason}.", _EVIDENCE)
-    observed = f"{configured:,} of {memory.rated_mts:,} MT/s"
+    rated = f"{memory.rated_mts:,}" if memory.rated_mts else "unknown"
+    observed = f"{configured:,} of {rated} MT/s"
     if derating > DERATING_NOTICED:
         several = (memory.modules_per_channel or 1) > 1
         why = " Two modules on a channel often cost that." if several else ""
@@ -84,7 +90,8 @@ def _empty(memory: Memory) -> list[str]:
         return []
     shown = ", ".join(empty[:6]) + (f" and {len(empty) - 6} more" if len(empty) > 6 else "")
     whole = sum(channel.processor for channel in memory.channel_list or ())
-    return [f"{len(empty)} of {whole} memory channels are empty: {shown}"]
+    verb = "is" if len(empty) == 1 else "are"
+    return [f"{len(empty)} of {whole} memory channels {verb} empty: {shown}"]
 
 
 def _channels_of_processors(inventory: Inventory) -> int | None:
@@ -122,11 +129,29 @@ def _doubt(memory: Memory, wanted: int | None) -> str | None:
         )
     if memory.channel_list is None:
         return "the slots name no channel, and how many the processor has is not known"
-    told = [array.devices for array in memory.arrays or ()]
-    if not told or None in told:
+    if not memory.arrays or any(array.devices is None for array in memory.arrays):
         return "the table does not tell how many slots the board has, and nobody here knows the processor's channels"
-    slots = sum(devices or 0 for devices in told)
-    return None if slots == len(board) else f"the table shows {len(board)} of the board's {slots} slots"
+    return None
+
+
+def _partial(memory: Memory) -> str | None:
+    """Why the table is not whole: it was cut, or shows other slots than it counts."""
+    board = [dimm for dimm in memory.dimms or () if dimm.kind not in ("cxl", "hbm")]
+    told = [array.devices for array in memory.arrays or ()]
+    if board and told and None not in told:
+        slots = sum(devices or 0 for devices in told)
+        if slots != len(board):
+            return f"the table shows {len(board)} of the board's {slots} slots"
+    return next((note for note in memory.notes if "rest was not read" in note or "truncated" in note), None)
+
+
+def _bare_sockets(inventory: Inventory) -> list[str]:
+    """Processors without a single DRAM module, where the modules name their sockets."""
+    sockets = {dimm.socket for dimm in inventory.memory.dimms or () if dimm.kind == "dram"}
+    processors = inventory.cpu.sockets
+    if None in sockets or not sockets or not processors or len(sockets) >= processors:
+        return []
+    return [f"{len(sockets)} of {processors} processors have memory modules"]
 
 
 def _uneven(memory: Memory) -> str | None:

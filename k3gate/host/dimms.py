@@ -24,6 +24,8 @@ _T = TypeVar("_T")
 GIB = 2**30
 BYTES_PER_TRANSFER = 8
 MOST_CHANNELS = 16
+MOST_SLOTS = 3
+"""No server has more slots on a channel: a name that groups more is no channel's."""
 
 VIRTUAL = "virtual machine, population not evaluated"
 LOOKS_VIRTUAL = "the memory table is like that of a virtual machine, population not evaluated"
@@ -39,7 +41,7 @@ _DRAM = frozenset(
 )
 _VAGUE = frozenset({None, "other", "RAM", "DRAM"})
 # Below these a number is no rate of such a module; some firmware gives the clock, which is half the rate.
-_LEAST_MTS = {"DDR2": 400, "DDR3": 800, "DDR4": 1333, "DDR5": 2000, "MRDIMM": 4000}
+_LEAST_MTS = {"DDR2": 400, "DDR3": 800, "DDR4": 1600, "DDR5": 3200, "MRDIMM": 4000}
 # Optane modules of the 128, 256 and 512 GB class: no DRAM module has such a size.
 _OPTANE_GIB = ((126, 127), (252, 253), (502, 506))
 _OPTANE_PART = re.compile(r"NM[ABC]\d", re.ASCII)
@@ -188,6 +190,7 @@ def _dimm(device: MemoryDevice, array: MemoryArray | None) -> Dimm:
         part_number=_real(device.part_number),
         manufacturer=_real(device.manufacturer),
         technology=device.technology,
+        data_width=device.data_width,
     )
 
 
@@ -264,6 +267,11 @@ def _channels(
     absent = _absent_processors(slots, processors)
     if all(dimm.channel for dimm in dram):
         named = _grouped(slots, absent)
+        crowded = next((channel for channel in named if len(channel.slots) > MOST_SLOTS), None)
+        if crowded is not None:
+            return _Channels(
+                reason=f"the locators put {len(crowded.slots)} slots on one channel ({crowded.name})"
+            )
         lost = sum(dimm.channel is None for dimm in slots)
         note = f"the locators of {lost} slots name no channel" if lost else ""
         return _Channels(sum(channel.dram > 0 for channel in named), named, note=note)
@@ -416,7 +424,7 @@ def _summary(dimms: Sequence[Dimm], slots: Sequence[Dimm], found: _Channels) -> 
             unnamed,
         ),
         modules_per_channel=shown(
-            None if named is None else max((channel.modules for channel in named), default=0),
+            None if named is None else max((channel.dram for channel in named), default=0),
             "modules_per_channel",
             unnamed,
         ),
@@ -507,6 +515,8 @@ def _doubt(dimm: Dimm, mts: int | None) -> str:
     kind = dimm.memory_type or ""
     if mts is None:
         return ""
+    if dimm.data_width is not None and 0 < dimm.data_width < 64:
+        return f"a module of {dimm.data_width} bits is narrower than the 8 bytes of a channel"
     if kind.startswith("LPDDR"):
         return f"a channel of {kind} is narrower than 8 bytes, and the table does not tell how many there are"
     if mts < _LEAST_MTS.get(kind, 0):

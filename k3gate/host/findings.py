@@ -220,6 +220,21 @@ def _odd_nodes(numa: Numa) -> Iterator[Finding]:
             "All loads of those cores are remote, and their memory channels carry nothing.",
             "Populate the channels of these nodes, or check the DIMMs and the BIOS setting for NPS or SNC.",
         )
+    cached = [node for node in numa.nodes if node.cpus and (node.memory_side_cache_bytes or 0) >= 2**30]
+    if cached:
+        yield Finding(
+            "memory_side_cache",
+            Severity.HIGH,
+            "A cache stands before the memory of nodes",
+            "; ".join(
+                f"node {n.id}: {gib(n.memory_side_cache_bytes)} before {gib(n.memory_bytes)}"
+                for n in cached[:8]
+            ),
+            "DRAM as the memory of every node",
+            "That is persistent memory in Memory Mode, or HBM in cache mode: weights beyond the cache are read at the "
+            "pace of what stands behind it.",
+            "Switch to App Direct or flat mode in the firmware settings, or count the cache alone.",
+        )
     bare = [node for node in numa.nodes if not node.cpus and node.memory_bytes]
     if bare:
         yield Finding(

@@ -17,11 +17,11 @@ _HUGE_PAGES = "sys/kernel/mm/hugepages"
 _REMOVED = "(removed)"
 # Arguments that hold names, addresses or identities of this one machine.
 _PRIVATE = re.compile(
-    r"(?i)[\w.\-]*(?:hostname|host|machine_id|uuid|serial|password|passwd|token|secret|key|mac|addr|url)[\w.\-]*"
-    r"|ip|ifname|bootif|nfsroot|ds|rd\.iscsi.*|netroot|iscsi_.*|nameserver|domain"
+    r"(?i)[\w.\-]*(?:hostname|host|machine_id|uuid|serial|password|passwd|token|secret|key|mac|addr|url|user|proxy)[\w.\-]*"
+    r"|ip|ifname|bootif|nfsroot|ds|rd\.iscsi.*|netroot|iscsi_.*|nameserver|domain|inst\.\w+|systemd\.setenv|autoinstall.*|rd\.live.*"
 )
 _IDENTITY = re.compile(
-    r"(?i)(?<=UUID=)[^\s,]+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[0-9a-f]{2}(?:[:-][0-9a-f]{2}){5}\b|\b\d{1,3}(?:\.\d{1,3}){3}\b"
+    r"(?i)(?<=UUID=)[^\s,]+|(?<=by-id/)[^\s,]+|wwn-0x[0-9a-f]+|(?<=://)[^/\s@]+@|\b(?:[0-9a-f]{1,4}:){3,7}[0-9a-f]{1,4}\b|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[0-9a-f]{2}(?:[:-][0-9a-f]{2}){5}\b|\b\d{1,3}(?:\.\d{1,3}){3}\b"
 )
 
 

@@ -20,6 +20,7 @@ def find(inventory: Inventory) -> Iterator[Finding]:
     yield from _speed(memory)
     yield from _mixture(memory)
     yield from _kinds(memory)
+    yield from _seen(inventory)
 
 
 def _channels(memory: Memory) -> Iterator[Finding]:
@@ -49,15 +50,18 @@ def _channels(memory: Memory) -> Iterator[Finding]:
 
 def _speed(memory: Memory) -> Iterator[Finding]:
     derating, configured = memory.derating_percent, memory.configured_mts
-    if derating is None or configured is None or memory.rated_mts is None:
+    if derating is None or configured is None:
         return
+    rated = f"{memory.rated_mts:,} MT/s" if memory.rated_mts else "more, as far as the modules tell"
+    if memory.theoretical_bytes_per_s is None and memory.notes:
+        return  # the firmware may give clocks for rates
     if derating > _NOTICED_PERCENT:
         two = (memory.modules_per_channel or 1) > 1
         yield Finding(
             "modules_slowed",
             Severity.MEDIUM,
             "Memory runs below its rated speed",
-            f"configured {configured:,} MT/s, rated {memory.rated_mts:,} MT/s: up to {significant(derating)} % less",
+            f"configured {configured:,} MT/s, rated {rated}: up to {significant(derating)} % less",
             "the rated speed",
             "Decoding is bound by memory: a slower module costs that share of the tokens per second.",
             "Two modules on a channel often cost a speed grade: one larger module per channel keeps it."
@@ -70,7 +74,7 @@ def _speed(memory: Memory) -> Iterator[Finding]:
             "modules_overclocked",
             Severity.MEDIUM,
             "Memory runs above its rated speed",
-            f"configured {configured:,} MT/s, rated {memory.rated_mts:,} MT/s",
+            f"configured {configured:,} MT/s, rated {rated}",
             "the rated speed",
             "A wrong bit in a weight or a cache stays until the next load; nobody vouches for this speed.",
             "Turn the memory profile off in the firmware settings, or order modules that are rated for it.",
@@ -145,6 +149,37 @@ def _errors(inventory: Inventory) -> Iterator[Finding]:
             "A module that is corrected again and again slows reads and fails one day under a terabyte of weights; "
             "an uncorrected error ends the process, or worse, does not.",
             "Find the module by its label in /sys/devices/system/edac, and have it replaced before you buy.",
+        )
+
+
+def _seen(inventory: Inventory) -> Iterator[Finding]:
+    """What the kernel sees against what is installed."""
+    memory = inventory.memory
+    total, dram = memory.total_bytes, memory.dram_bytes
+    if not total or not dram:
+        return
+    if memory.pmem_bytes and total > 1.02 * dram:
+        yield Finding(
+            "memory_mode",
+            Severity.HIGH,
+            "Persistent memory serves as main memory",
+            f"the kernel has {gib(total)}, of which {gib(dram)} are DRAM",
+            "DRAM alone as main memory",
+            "In Memory Mode the DRAM is a cache before persistent memory: weights beyond it are read at the pace "
+            "of the latter, and nothing in the nodes shows it.",
+            "Switch the modules to App Direct in the firmware settings, or count the DRAM alone.",
+        )
+    elif total < 0.9 * dram:
+        yield Finding(
+            "memory_not_seen",
+            Severity.HIGH,
+            "The kernel sees less memory than is installed",
+            f"{gib(total)} of {gib(dram)}",
+            "all of it, less what kernel and firmware keep",
+            "Mirrored or spared memory, modules that were mapped out, or a limit on the command line take room "
+            "from the weights.",
+            "Look at memory mirroring and sparing in the firmware settings, at its event log, and for mem= on the "
+            "kernel's command line.",
         )
 
 

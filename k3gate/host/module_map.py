@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 
 from k3gate.records import Dimm, Inventory
@@ -34,6 +35,8 @@ def lines(inventory: Inventory, width: int) -> Iterator[str]:
     if unnamed:
         cells = [f"{dimm.locator or '?'} [{_cell(dimm)}]" for dimm in unnamed]
         yield from _packed(f"{'channel not told':<22}", cells, width)
+    for note in memory.notes[:4]:
+        yield from textwrap.wrap(f"note: {note}", width)
     yield "GiB in each slot of a channel; -- is an empty slot" + _legend(memory.dimms)
 
 

@@ -78,7 +78,7 @@ def _tells(name: str) -> bool:
 def clean(path: str, raw: bytes, names: Names) -> bytes:
     """The content of the file at `path` as it goes into a capture."""
     if _TABLES.fullmatch(path):
-        return without_serials(raw)
+        return _MAC.sub(_NO_MAC, without_serials(raw))
     if path == "proc/cpuinfo":
         raw = _CPUINFO_SERIAL.sub(rb"\1 0", raw)
     elif path == "proc/self/status":
@@ -144,11 +144,11 @@ _TEXTS = {
 }
 
 # Offsets of the string numbers of serial numbers and asset tags, by type (DMTF DSP0134).
-_SECRET_STRINGS = {1: (7,), 2: (7, 8), 3: (7, 8), 4: (32, 33), 17: (24, 25), 22: (7,), 39: (8, 9)}
+_SECRET_STRINGS = {1: (7, 25), 2: (7, 8), 3: (7, 8), 4: (32, 33), 17: (24, 25), 22: (7,), 39: (8, 9)}
 # Other numbers of the one machine: the UUID of the system, the serial number of a battery.
 _SECRET_BYTES = {1: (8, 24), 22: (16, 18)}
 # OEM strings, and how to reach the controller over the network; from 128 on what only the maker understands.
-_OPAQUE = frozenset({11, 12, 42, *range(128, 256)})
+_OPAQUE = frozenset({11, 12, 40, 42, 126, *range(128, 256)})
 _END = 127
 # What firmware writes where there is no serial number; blanked, a name that shares the text would change.
 _NOTHING = re.compile(

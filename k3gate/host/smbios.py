@@ -475,7 +475,7 @@ def decode(read: Structures) -> Table:
         system(systems[0]) if systems else None,
         tuple(board(s) for s in read.of(2)),
         tuple(chassis(s) for s in read.of(3)),
-        tuple(processor(s) for s in read.of(4)),
+        tuple(processor(s) for s in read.of(4) if s.byte(5) not in _NO_CPU),
         tuple(slot(s) for s in read.of(9)),
         tuple(memory_array(s) for s in read.of(16)),
         tuple(memory_device(s) for s in read.of(17)),
@@ -506,6 +506,10 @@ def board(s: Structure) -> Board:
 def chassis(s: Structure) -> Chassis:
     """Type 3; the highest bit of the kind tells of a lock."""
     return Chassis(s.named(0x05, _CHASSIS, mask=0x7F), s.byte(0x12) or None)
+
+
+_NO_CPU = (4, 5, 6)
+"""Types of "processors" that are none: mathematical, signal and video processors."""
 
 
 def processor(s: Structure) -> Processor:

@@ -22,7 +22,11 @@ _FIRMWARE_MARKS = (
     (r"parallels", "Parallels"),
     (r"bhyve", "bhyve"),
     (r"nutanix", "Nutanix AHV"),
-    (r"google compute engine|amazon ec2|alibaba cloud ecs|openstack|droplet|vserver", "KVM"),
+    (
+        r"google compute engine|amazon ec2|alibaba cloud ecs|openstack|droplet|vserver"
+        r"|tencent cloud|\bcvm\b|vultr|upcloud|akamai|linode|exoscale",
+        "KVM",
+    ),
     (r"\bqemu\b|\bkvm\b|bochs|red hat.*kvm|standard pc", "QEMU or KVM"),
 )
 _WHOLE_MACHINE = re.compile(r"\bmetal\b|bare.?metal")

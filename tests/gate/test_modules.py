@@ -78,7 +78,7 @@ def test_mem_02_an_empty_channel_fails_and_is_named_whatever_the_speed(judged: A
     found = memory(*(channel(one) for one in "ABCDEFG"), channel("H", 0))
     population = judged("roofline.population", found)
     assert population.verdict is Verdict.FAIL
-    assert "1 of 8 memory channels are empty: socket 0 channel H (DIMM_H1)" in population.reason
+    assert "1 of 8 memory channels is empty: socket 0 channel H (DIMM_H1)" in population.reason
     assert "interleaves more coarsely" in population.reason
     assert population.remedy.startswith("Fill the empty channels")
     assert judged("roofline.speed", found).verdict is Verdict.PASS
@@ -147,14 +147,18 @@ def test_a_table_that_leaves_out_slots_proves_nothing(judged: Any) -> None:
     assert "the table shows 4 of the board's 16 slots" in found.reason
     untold = attrs.evolve(eight, arrays=())
     assert judged("roofline.population", untold).verdict is Verdict.UNPROVEN
-    unnamed = attrs.evolve(eight, dimms=(*eight.dimms, Dimm(locator="X9", bytes=0, populated=False)))
+    five = (MemoryArray("system board", None, None, 5),)
+    unnamed = attrs.evolve(
+        eight, arrays=five, dimms=(*eight.dimms, Dimm(locator="X9", bytes=0, populated=False))
+    )
     assert "1 of 5 slots name no channel" in judged("roofline.population", unnamed).reason
 
 
 def test_sockets_with_unlike_numbers_of_channels_fail(judged: Any) -> None:
     both = memory(*(channel(one) for one in "ABCD"))
     second = tuple(attrs.evolve(dimm, socket=1) for dimm in both.dimms[:2])
-    found = judged("roofline.population", attrs.evolve(both, dimms=(*both.dimms, *second)))
+    six = (MemoryArray("system board", None, None, 6),)
+    found = judged("roofline.population", attrs.evolve(both, arrays=six, dimms=(*both.dimms, *second)))
     assert found.verdict is Verdict.FAIL
     assert "socket 0: 4, socket 1: 2" in found.reason
 
@@ -195,3 +199,30 @@ def test_two_modules_on_a_channel_are_named_as_the_likely_cause(judged: Any) -> 
     slow = {"configured_mts": 2933, "rated_mts": 3200, "derating_percent": 8.34}
     found = judged("roofline.speed", memory(channel("A", 128, modules=2), **slow))
     assert "Two modules on a channel often cost that." in found.reason
+
+
+def test_a_table_that_was_cut_decides_nothing(judged: Any) -> None:
+    """The slow and the missing modules may stand in the part that is lost."""
+    whole = memory(*(channel(one) for one in "ABCDEFGH"))
+    cut = attrs.evolve(whole, notes=("truncated: the entry point tells 9000 bytes",))
+    found = judged("roofline.population", cut, model="AMD EPYC 7763")
+    assert found.verdict is Verdict.UNPROVEN
+    assert "truncated" in found.reason
+
+
+def test_a_processor_without_modules_fails(
+    judged: Any, check: Any, make_record: Any, bare_metal: Any
+) -> None:
+    one = memory(*(channel(name) for name in "ABCD"))
+    inventory = attrs.evolve(bare_metal, memory=one, cpu=attrs.evolve(bare_metal.cpu, model="X", sockets=2))
+    found = check(make_record(None, inventory), "roofline.population")
+    assert found.verdict is Verdict.FAIL
+    assert "1 of 2 processors have memory modules" in found.reason
+
+
+def test_one_module_that_is_known_to_be_slowed_is_enough(judged: Any) -> None:
+    """Six of eight modules hide their rated speed; the other two run 8 % below theirs."""
+    some = memory(channel("A"), configured_mts=2933, rated_mts=None, derating_percent=8.34)
+    found = judged("roofline.speed", some)
+    assert found.verdict is Verdict.FAIL
+    assert "8.34 % below" in found.reason

@@ -151,6 +151,8 @@ def test_kinds_of_memory(captured: Any) -> None:
     assert [node.nearest for node in nodes if node.id > 4] == [0, 2, 0, 1, 3, 1]
     unnamed = captured("nri-2s-xeon-snc2-2pmem-nodes").numa.nodes
     assert [(node.kind, node.nearest) for node in unnamed[4:]] == [("unknown", 0), ("unknown", 2)]
+    codes = {f.code for f in captured("hwloc-2s-cascadelake-optane-memory-mode").findings}
+    assert "memory_side_cache" in codes
     behind = captured("hwloc-2s-cascadelake-optane-memory-mode").numa.nodes
     assert {(node.kind, node.memory_side_cache_bytes) for node in behind} == {("unknown", 96 * 2**30)}
 

@@ -158,8 +158,40 @@ def test_the_kernels_entries_stand_in_for_the_table(make_root: Any) -> None:
         ("Intel(R) Xeon(R) CPU E5-2680 v4 @ 2.40GHz", 4),
         ("Intel(R) Xeon(R) Processor", None),
         ("Ampere(R) Altra(R) Processor", 8),
+        ("INTEL(R) XEON(R) GOLD 6530", 8),
+        ("INTEL(R) XEON(R) PLATINUM 8592+", 8),
+        ("Intel(R) Xeon(R) Platinum 9282 CPU @ 2.60GHz", 12),
+        ("Intel(R) Xeon(R) Platinum 8361HC CPU @ 2.60GHz", 6),
+        ("Intel(R) Xeon(R) 6533P-B", None),
+        ("AMD EPYC 9V64H 96-Core Processor", None),
         (None, None),
     ],
 )
 def test_channels_of_a_processor_model(model: str | None, channels: int | None) -> None:
     assert channels_per_socket(model) == channels
+
+
+def test_less_memory_than_is_installed_and_more_than_is_dram_are_findings(make_root: Any) -> None:
+    """Mirroring or modules that were mapped out; and Optane in Memory Mode, which the nodes do not show."""
+    import attrs
+
+    from k3gate.host import findings
+
+    modules = [module(0x1100 + n, f"P0 CHANNEL {chr(65 + n)}", 64) for n in range(8)]
+    inventory = host.read(put(make_root(), table(*modules)))
+    half = attrs.evolve(inventory.memory, total_bytes=250 * GIB)
+    codes = {f.code for f in findings.find(attrs.evolve(inventory, memory=half))}
+    assert "memory_not_seen" in codes and "memory_mode" not in codes
+    mode = attrs.evolve(inventory.memory, total_bytes=1500 * GIB, pmem_bytes=1500 * GIB)
+    codes = {f.code for f in findings.find(attrs.evolve(inventory, memory=mode))}
+    assert "memory_mode" in codes
+    whole = attrs.evolve(inventory.memory, total_bytes=500 * GIB)
+    codes = {f.code for f in findings.find(attrs.evolve(inventory, memory=whole))}
+    assert not codes & {"memory_mode", "memory_not_seen"}
+
+
+def test_names_that_put_eight_slots_on_a_channel_name_no_channel(make_root: Any) -> None:
+    modules = [module(0x1100 + n, f"DIMM_A{n + 1}", 32) for n in range(8)]
+    inventory = host.read(put(make_root(), table(*modules)))
+    assert inventory.memory.channels is None
+    assert "8 slots on one channel" in (inventory.provenance["memory.channels"].reason or "")
