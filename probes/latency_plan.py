@@ -23,6 +23,10 @@ def cases(layout: Layout) -> list[Case]:
 
     Short profiles take the matrix and the figures of the first node; the rest is left to longer ones.
     """
+    if layout.profile.seconds < 60:
+        reason = "the shortest profile measures bandwidth alone; --profile quick measures latency too"
+        layout.left_out.append(LeftOut(layout.probe, "latency.*", reason))
+        return []
     found: list[Case] = []
     extras: list[Case] = []
     first = True
@@ -34,12 +38,6 @@ def cases(layout: Layout) -> list[Case]:
         sources.sort(key=lambda one: one.id != target.id)
         found += [_cell(layout, source, target, spec) for source in sources]
         if not layout.cpus_of[target.id] or not (first or layout.profile.seconds >= 600):
-            continue
-        if layout.profile.seconds < 60:
-            reason = "the shortest profile measures one latency of each node; --profile quick measures more"
-            names = (f"staircase.node{target.id}", f"latency.4k.node{target.id}", f"loaded.node{target.id}")
-            layout.left_out += [LeftOut(layout.probe, name, reason) for name in names]
-            first = False
             continue
         first = False
         extras.append(_staircase(layout, target, spec))
