@@ -105,9 +105,7 @@ class Measurements:
         bars = []
         for row in wanted:
             metric = row.metric
-            parts = [charts.band(0, place(metric.median or 0), "25%", "50%", "f-data")]
-            if metric.interval:
-                parts.append(charts.whisker(place(metric.interval[0]), place(metric.interval[1]), "wi"))
+            parts = thread_figures.rate_bar(metric, place, "f-data")
             if paper and scope_of(row) == "machine":
                 parts.append(charts.vertical(place(paper), "12%", "88%", "target"))
             bars.append(self._row(row, parts))
@@ -229,36 +227,12 @@ class Measurements:
             if scope_of(row) == "node" and is_local(row) and usable(row.metric)
         }
         pairs = [(row, large.get(row.metric.labels.get("cpu_node"))) for row in small]
-        top = max(highest(r.metric) for pair in pairs for r in pair if r is not None)
-        place = charts.scale(0, top, end=92)
-        bars, ratios = [], []
-        for row, other in pairs:
-            for shown in (row, other):
-                if shown is None:
-                    continue
-                metric = shown.metric
-                parts = [
-                    charts.band(
-                        0, place(metric.median or 0), "25%", "50%", "f-data2" if shown is row else "f-data"
-                    )
-                ]
-                if metric.interval:
-                    parts.append(charts.whisker(place(metric.interval[0]), place(metric.interval[1]), "wi"))
-                ratio = "–"
-                if shown is row and other is not None and other.metric.median:
-                    ratios.append((metric.median or 0) / other.metric.median)
-                    ratio = units.significant(ratios[-1])
-                bars.append(
-                    BarRow(
-                        title=f"node {metric.labels.get('cpu_node')}, "
-                        f"pages of {words.size(metric.labels.get('page_size'))}",
-                        sub="",
-                        chart=charts.cell(parts),
-                        figures=(words.rate(metric.median), range_of(metric), ratio),
-                        link=shown.link,
-                        state=words.STATES[metric.state],
-                    )
-                )
+
+        def named(row: SampleRow, first: bool) -> str:
+            labels = row.metric.labels
+            return f"node {labels.get('cpu_node')}, pages of {words.size(labels.get('page_size'))}"
+
+        bars, ratios = thread_figures.beside(pairs, ("f-data2", "f-data"), named)
         title = "Read bandwidth with pages of 4 KiB"
         if ratios:
             loss = (1 - min(ratios)) * 100
@@ -275,7 +249,7 @@ class Measurements:
             source=proof_line([row for row, _ in pairs]),
             links=ends(small),
             head=("Node and page size", "Read bandwidth", "GB/s", "95 % interval", "Of large pages", "State"),
-            bars=tuple(bars),
+            bars=bars,
         )
 
     def _threads(self) -> Figure | Absent:

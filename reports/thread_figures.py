@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+from markupsafe import Markup
 
 from k3gate import units
-from k3gate.records import State
+from k3gate.records import Metric, State
 from k3gate.reports import charts, words
 from k3gate.reports.evidence import SampleRow
 from k3gate.reports.figures import BarRow, Figure
@@ -62,10 +64,7 @@ def _threads(row: SampleRow) -> int:
 
 def _bar(row: SampleRow, place: charts.Scale, best: SampleRow) -> BarRow:
     metric = row.metric
-    style = "f-data" if row is best else "f-data2"
-    parts = [charts.band(0, place(metric.median or 0), "25%", "50%", style)]
-    if metric.interval:
-        parts.append(charts.whisker(place(metric.interval[0]), place(metric.interval[1]), "wi"))
+    parts = rate_bar(metric, place, "f-data" if row is best else "f-data2")
     share = (metric.median or 0) / (best.metric.median or 1)
     return BarRow(
         title=f"Node {metric.labels.get('cpu_node')}, {words.count(_threads(row), 'thread')}",
@@ -77,43 +76,55 @@ def _bar(row: SampleRow, place: charts.Scale, best: SampleRow) -> BarRow:
     )
 
 
+def rate_bar(metric: Metric, place: charts.Scale, style: str) -> list[Markup]:
+    """The median as a bar from 0, with the interval as a whisker where there is one."""
+    parts = [charts.band(0, place(metric.median or 0), "25%", "50%", style)]
+    if metric.interval:
+        parts.append(charts.whisker(place(metric.interval[0]), place(metric.interval[1]), "wi"))
+    return parts
+
+
+def beside(
+    pairs: Sequence[tuple[SampleRow, SampleRow | None]],
+    styles: tuple[str, str],
+    title: Callable[[SampleRow, bool], str],
+) -> tuple[tuple[BarRow, ...], list[float]]:
+    """Rows of readings, each followed by the one that it is held against, and their ratios to it.
+
+    `styles`: of the reading, and of the other; `title(row, first)` names a row.
+    """
+    top = max(highest(row.metric) for pair in pairs for row in pair if row is not None)
+    place = charts.scale(0, top, end=92)
+    bars, ratios = [], []
+    for row, other in pairs:
+        for shown in (row, other):
+            if shown is None:
+                continue
+            metric, first = shown.metric, shown is row
+            ratio = "–"
+            if first and other is not None and other.metric.median:
+                ratios.append((metric.median or 0) / other.metric.median)
+                ratio = units.significant(ratios[-1])
+            bars.append(
+                BarRow(
+                    title=title(shown, first),
+                    sub="",
+                    chart=charts.cell(rate_bar(metric, place, styles[not first])),
+                    figures=(words.rate(metric.median), range_of(metric), ratio),
+                    link=shown.link,
+                    state=words.STATES[metric.state],
+                )
+            )
+    return tuple(bars), ratios
+
+
 def experts(rows: Sequence[SampleRow], reads: Sequence[SampleRow], number: int) -> Figure | None:
     """Experts in random order beside reading straight on by the same threads; None where none was read."""
     rows = [row for row in rows if usable(row.metric)]
     if not rows:
         return None
     pairs = [(row, _straight(row, reads)) for row in rows]
-    place = charts.scale(
-        0, max(highest(row.metric) for pair in pairs for row in pair if row is not None), end=92
-    )
-    bars, ratios = [], []
-    for row, other in pairs:
-        for shown in (row, other):
-            if shown is None:
-                continue
-            metric = shown.metric
-            parts = [
-                charts.band(
-                    0, place(metric.median or 0), "25%", "50%", "f-data" if shown is row else "f-data2"
-                )
-            ]
-            if metric.interval:
-                parts.append(charts.whisker(place(metric.interval[0]), place(metric.interval[1]), "wi"))
-            ratio = "–"
-            if shown is row and other is not None and other.metric.median:
-                ratios.append((metric.median or 0) / other.metric.median)
-                ratio = units.significant(ratios[-1])
-            how = "experts in random order" if shown is row else "straight on"
-            bars.append(
-                BarRow(
-                    title=f"{words.capital(words.reading(metric.labels) or shown.outcome.case)}, {how}",
-                    sub="",
-                    chart=charts.cell(parts),
-                    figures=(words.rate(metric.median), range_of(metric), ratio),
-                    link=shown.link,
-                    state=words.STATES[metric.state],
-                )
-            )
+    bars, ratios = beside(pairs, ("f-data", "f-data2"), _how)
     title = "Reading routed experts in random order"
     if ratios:
         title = (
@@ -127,8 +138,13 @@ def experts(rows: Sequence[SampleRow], reads: Sequence[SampleRow], number: int) 
         source=proof_line(rows),
         links=ends(rows),
         head=("Who reads, and how", "Read bandwidth", "GB/s", "95 % interval", "Of straight on", "State"),
-        bars=tuple(bars),
+        bars=bars,
     )
+
+
+def _how(shown: SampleRow, first: bool) -> str:
+    how = "experts in random order" if first else "straight on"
+    return f"{words.capital(words.reading(shown.metric.labels) or shown.outcome.case)}, {how}"
 
 
 def _straight(row: SampleRow, reads: Sequence[SampleRow]) -> SampleRow | None:
