@@ -23,7 +23,7 @@ from typing import Any
 import pairs
 
 from k3gate.probes import _native, pools
-from k3gate.probes.memory import choose_isa
+from k3gate.probes.sharing import choose_isa
 
 GOAL = 0.97
 PASSES = 4

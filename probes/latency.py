@@ -171,7 +171,7 @@ def _loaded(case: Case, context: Context) -> Iterator[Metric]:
     team = sharing.team(context, [parameters["cpu"], *loaders])
     chain = _shared_chain(context, team, parameters["pools"][0])
     loads: list[list[pools.Part]] = [[], *([part] for part in load.parts(len(loaders)))]
-    isa = _isa(parameters["isa"])
+    isa = sharing.choose_isa(parameters["isa"], "read")
     for delay in parameters["delays"]:
         before = pools.placement([chain.pool, load])
         watch = pools.PinWatch(team)
@@ -216,12 +216,6 @@ def _loaded_walks(
         watch.see(walks[-1])
         spent += walks[-1].seconds
     return walks
-
-
-def _isa(wanted: str | None) -> str:
-    from k3gate.probes.memory import choose_isa
-
-    return choose_isa(wanted, "read")
 
 
 def _labels(case: Case) -> dict[str, Scalar]:

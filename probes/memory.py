@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import errno
 import math
-import os
 import random
 import resource
 from collections.abc import Iterator, Sequence
@@ -33,7 +32,6 @@ from typing import Any
 from attrs import frozen
 
 from k3gate import metrics
-from k3gate.errors import ProbeError, UsageError
 from k3gate.model import k3
 from k3gate.probes import experts, latency, memory_plan, pools, sharing
 from k3gate.probes import working_sets as sets
@@ -46,32 +44,8 @@ SAMPLE_SECONDS = 0.05
 SAMPLES = 16
 """How many samples a round is divided into, where a pass is short enough."""
 LEAST_SAMPLES = 3
-ISA_VARIABLE = "K3GATE_ISA"
 _OWN_BYTES = 1 << 30
 """What a worker maps beside its pools, at most: a limit nearer to them than this counts as in the way."""
-
-
-def forced_isa() -> str | None:
-    """The instruction set that K3GATE_ISA asks for; `UsageError` where this CPU or this build lacks it."""
-    wanted = os.environ.get(ISA_VARIABLE)
-    if not wanted:
-        return None
-    return choose_isa(wanted, "read", UsageError)
-
-
-def choose_isa(wanted: str | None, kernel: str, kind: type[Exception] = ProbeError) -> str:
-    """The instruction set for a kernel: the one that is wanted, else the best that this CPU has."""
-    from k3gate.probes import _native
-
-    built = {row["isa"] for row in _native.kernels() if row["name"] == kernel}
-    here = [isa for isa in _native.supported_isas() if isa in built]
-    if wanted is None:
-        return str(here[0])
-    if wanted not in here:
-        raise kind(
-            f"{ISA_VARIABLE}={wanted[:40]!r}: this CPU cannot run {kernel} so; it has {', '.join(here)}"
-        )
-    return wanted
 
 
 class MemoryProbe:
@@ -99,7 +73,7 @@ class MemoryProbe:
 
     def cases(self, inventory: Inventory, profile: Profile) -> Planned:
         """Raises `UsageError` for a working set that fits in caches, or a lacking instruction set."""
-        return memory_plan.plan(self.name, inventory, profile, forced_isa())
+        return memory_plan.plan(self.name, inventory, profile, sharing.forced_isa())
 
     def run(self, case: Case, context: Context) -> Iterator[Metric]:
         """One round of a case."""
@@ -116,7 +90,7 @@ def _read(case: Case, context: Context) -> Metric:
     the level-2 caches in play below the last level."""
     parameters = case.parameters
     kernel = str(parameters["kernel"])
-    isa = choose_isa(parameters["isa"], kernel)
+    isa = sharing.choose_isa(parameters["isa"], kernel)
     filled = [sharing.pool(context, spec) for spec in parameters["pools"]]
     readers: list[list[int]] = [list(cpus) for cpus in parameters["readers"]]
     cpus = [cpu for group in readers for cpu in group]

@@ -1,15 +1,43 @@
-"""Threads and memory that the cases of a group share: built once per worker, and what proves a figure by them."""
+"""What the cases of the memory probe share: the instruction set, threads and memory built once per worker, and
+what proves a figure by them."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
+from k3gate.errors import ProbeError, UsageError
 from k3gate.probes import pools
 from k3gate.probes import working_sets as sets
 from k3gate.probing.contract import Context
 from k3gate.records import Proof, State
 from k3gate.units import exact_bytes
+
+ISA_VARIABLE = "K3GATE_ISA"
+
+
+def forced_isa() -> str | None:
+    """The instruction set that K3GATE_ISA asks for; `UsageError` where this CPU or this build lacks it."""
+    wanted = os.environ.get(ISA_VARIABLE)
+    if not wanted:
+        return None
+    return choose_isa(wanted, "read", UsageError)
+
+
+def choose_isa(wanted: str | None, kernel: str, kind: type[Exception] = ProbeError) -> str:
+    """The instruction set for a kernel: the one that is wanted, else the best that this CPU has."""
+    from k3gate.probes import _native
+
+    built = {row["isa"] for row in _native.kernels() if row["name"] == kernel}
+    here = [isa for isa in _native.supported_isas() if isa in built]
+    if wanted is None:
+        return str(here[0])
+    if wanted not in here:
+        raise kind(
+            f"{ISA_VARIABLE}={wanted[:40]!r}: this CPU cannot run {kernel} so; it has {', '.join(here)}"
+        )
+    return wanted
 
 
 def team(context: Context, cpus: Sequence[int]) -> Any:

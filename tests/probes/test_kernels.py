@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from k3gate.probes import _native, pools
-from k3gate.probes.memory import choose_isa
+from k3gate.probes.sharing import choose_isa
 
 MASK = (1 << 64) - 1
 SEED = 0x1234567890ABCDEF
