@@ -26,12 +26,12 @@ def command(output: str, root: str) -> int:
     from pathlib import Path
 
     from k3gate import units
-    from k3gate.cli.output import _refused, _shown, _stream, check_output
+    from k3gate.cli.output import check_output, refused, shown_path, stream_number
     from k3gate.errors import UsageError
     from k3gate.host import capture
 
     try:
-        number = _stream(output)
+        number = stream_number(output)
         if output == os.devnull or number is not None:
             if number is not None and os.isatty(number):
                 raise UsageError("cannot write a capture to a terminal: name a file with -o")
@@ -45,14 +45,14 @@ def command(output: str, root: str) -> int:
             check_output(output)
         elif not capture.is_capture(target):
             raise UsageError(
-                f"cannot write {_shown(output)}: it is there and is no capture; name another file with -o"
+                f"cannot write {shown_path(output)}: it is there and is no capture; name another file with -o"
             )
         done = capture.write(target, root)
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise _refused(output, error) from error
-    click.echo(f"capture: {_shown(str(target))}, {units.count(done.files, 'file')}, {done.bytes} bytes")
+        raise refused(output, error) from error
+    click.echo(f"capture: {shown_path(str(target))}, {units.count(done.files, 'file')}, {done.bytes} bytes")
     if done.differs:
         few = ", ".join(done.differs[:5]) + (" ..." if len(done.differs) > 5 else "")
         click.echo(f"taken out with the names, so the capture gives these otherwise: {few}", err=True)

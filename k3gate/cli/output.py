@@ -29,7 +29,7 @@ _KINDS = (
 
 def check_output(path: str | None) -> None:
     """Raise `UsageError` before any work where `-o` could not be written afterwards, or must not be."""
-    if path is None or path == os.devnull or _stream(path) is not None:
+    if path is None or path == os.devnull or stream_number(path) is not None:
         return
     import tempfile
 
@@ -38,7 +38,7 @@ def check_output(path: str | None) -> None:
         os.close(handle)
         Path(name).unlink()
     except OSError as error:
-        raise _refused(path, error) from error
+        raise refused(path, error) from error
 
 
 def write_output(path: str, text: str) -> None:
@@ -49,7 +49,7 @@ def write_output(path: str, text: str) -> None:
     if path == os.devnull:
         return
     try:
-        number = _stream(path)
+        number = stream_number(path)
         if number is not None:
             # Through the open stream: opened by name, a file behind it would be cut and written over.
             with open(os.dup(number), "w", encoding="utf-8") as stream:
@@ -60,14 +60,14 @@ def write_output(path: str, text: str) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise _refused(path, error) from error
+        raise refused(path, error) from error
 
 
 def _target(path: str) -> Path:
     """The regular file that `path` stands for, through links; raises `UsageError` where it may not be written."""
     if not path:
         raise UsageError("cannot write a file without a name: name one")
-    shown = _shown(path)
+    shown = shown_path(path)
     target = Path(os.path.realpath(path))
     try:
         mode = target.stat().st_mode
@@ -92,7 +92,7 @@ def _target(path: str) -> Path:
     return target
 
 
-def _stream(path: str) -> int | None:
+def stream_number(path: str) -> int | None:
     """The number of the stream of this process that `path` names; None where it is a file."""
     match = _STREAM.fullmatch(path)
     if match is None:
@@ -107,11 +107,13 @@ def _stream(path: str) -> int | None:
     return number
 
 
-def _refused(path: str, error: OSError) -> UsageError:
+def refused(path: str, error: OSError) -> UsageError:
+    """The one line for a place that cannot be written, from what the system said of it."""
     reason = (error.strerror or str(error)).lower()
-    return UsageError(f"cannot write {_shown(path)}: {reason}; choose another place")
+    return UsageError(f"cannot write {shown_path(path)}: {reason}; choose another place")
 
 
-def _shown(path: str) -> str:
+def shown_path(path: str) -> str:
+    """`path` fit for one line of a terminal: nothing unprintable, and a very long one cut."""
     text = printable(path).replace("\n", "\\n")
     return text if len(text) <= 300 else f"{text[:80]}..."
