@@ -192,7 +192,7 @@ class _Reader:
                 if self._extra > EXTRA_BYTES:
                     raise RefusedError(f"holds more than {EXTRA_BYTES // 2**20} MiB of headers")
                 # Else the archive object would keep every member, and headers for all members would add up.
-                archive.members = []  # type: ignore[attr-defined]
+                archive.members = []  # type: ignore[attr-defined]  # the stubs leave `members` out
                 archive.pax_headers = {}
                 self._take(member)
             else:

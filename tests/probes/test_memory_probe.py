@@ -251,7 +251,7 @@ def test_pages_that_are_mixed_are_not_proven_and_fail_nothing_but_base_pages(
     fields = {"KernelPageSize": 4096, "AnonHugePages": int(huge * size)}
     monkeypatch.setattr(pools, "smaps_fields", lambda address: fields)
     pool = SimpleNamespace(pool=SimpleNamespace(address=0, advice_error=0), pages=pages, bytes=size)
-    found, proof = pools.page_size([pool])  # type: ignore[list-item]
+    found, proof = pools.page_size([pool])  # type: ignore[list-item]  # a stand-in for a pool
     assert proof.ok is ok
     assert (found is None) == (huge < 1)
 
@@ -262,6 +262,6 @@ def test_a_refused_request_for_huge_pages_is_said_with_the_page_size(monkeypatch
     monkeypatch.setattr(pools, "smaps_fields", lambda address: {"KernelPageSize": 4096, "AnonHugePages": 0})
     refused = SimpleNamespace(address=0, advice_error=errno.EINVAL)
     pool = SimpleNamespace(pool=refused, pages="transparent", bytes=2**21)
-    size, proof = pools.page_size([pool])  # type: ignore[list-item]
+    size, proof = pools.page_size([pool])  # type: ignore[list-item]  # a stand-in for a pool
     assert (size, proof.ok) == (4096, True)
     assert "madvise for transparent pages refused: EINVAL" in proof.detail
