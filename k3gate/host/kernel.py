@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from k3gate.host import parsing
+from k3gate.host import identities, parsing
 from k3gate.host.files import Root
 from k3gate.host.memory import huge_pages
 from k3gate.host.notes import Notes
@@ -14,15 +14,6 @@ from k3gate.records import HugePagePool, Kernel, State
 _THP = "sys/kernel/mm/transparent_hugepage"
 _VULNERABILITIES = "sys/devices/system/cpu/vulnerabilities"
 _HUGE_PAGES = "sys/kernel/mm/hugepages"
-_REMOVED = "(removed)"
-# Arguments that hold names, addresses or identities of this one machine.
-_PRIVATE = re.compile(
-    r"(?i)[\w.\-]*(?:hostname|host|machine_id|uuid|serial|password|passwd|token|secret|key|mac|addr|url|user|proxy)[\w.\-]*"
-    r"|ip|ifname|bootif|nfsroot|ds|rd\.iscsi.*|netroot|iscsi_.*|nameserver|domain|inst\.\w+|systemd\.setenv|autoinstall.*|rd\.live.*"
-)
-_IDENTITY = re.compile(
-    r"(?i)(?<=UUID=)[^\s,]+|(?<=by-id/)[^\s,]+|wwn-0x[0-9a-f]+|(?<=://)[^/\s@]+@|\b(?:[0-9a-f]{1,4}:){3,7}[0-9a-f]{1,4}\b|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[0-9a-f]{2}(?:[:-][0-9a-f]{2}){5}\b|\b\d{1,3}(?:\.\d{1,3}){3}\b"
-)
 
 
 def read(root: Root, notes: Notes, architecture: str | None) -> Kernel:
@@ -30,7 +21,7 @@ def read(root: Root, notes: Notes, architecture: str | None) -> Kernel:
     sysctl = "proc/sys"
     return Kernel(
         release=_release(root, notes),
-        command_line=notes.take("kernel.command_line", root, without_identities, "proc/cmdline"),
+        command_line=notes.take("kernel.command_line", root, identities.of_command_line, "proc/cmdline"),
         transparent_hugepage=notes.take(
             "kernel.transparent_hugepage", root, parsing.chosen, f"{_THP}/enabled"
         ),
@@ -52,18 +43,6 @@ def read(root: Root, notes: Notes, architecture: str | None) -> Kernel:
         page_bytes=_page_bytes(root, notes, architecture),
         huge_pages=_pools(root, notes),
     )
-
-
-def without_identities(command_line: str) -> str:
-    """The kernel's command line without host names, addresses, UUIDs and secrets."""
-    kept: list[str] = []
-    for argument in command_line.split():
-        name, equals, _ = argument.partition("=")
-        if equals and _PRIVATE.fullmatch(name):
-            kept.append(f"{name}={_REMOVED}")
-        else:
-            kept.append(_IDENTITY.sub(_REMOVED, argument))
-    return " ".join(kept)
 
 
 def _small(text: str) -> int:

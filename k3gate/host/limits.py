@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from attrs import evolve, frozen
 
-from k3gate.host import cpulist, parsing, syscalls
+from k3gate.host import cpulist, identities, parsing, syscalls
 from k3gate.host.files import LARGE, Root
 from k3gate.host.memory import MEMINFO, free_bytes
 from k3gate.host.notes import Notes
@@ -225,9 +225,9 @@ def _set(
                 try:
                     found = cpulist.parse(text)
                 except ValueError as error:
-                    notes.implausible(f"limits.{name}", f"{folder}/{file}", str(error))
+                    notes.implausible(f"limits.{name}", identities.of_group(f"{folder}/{file}"), str(error))
                     return None
-                notes.seen(f"limits.{name}", f"{folder}/{file}")
+                notes.seen(f"limits.{name}", identities.of_group(f"{folder}/{file}"))
                 return found
     notes.absent(f"limits.{name}", CGROUP, "no cpuset is visible")
     return None
@@ -242,7 +242,7 @@ def _note(notes: Notes, name: str, groups: tuple[Group, ...] | None, limited: bo
     if not groups:
         notes.absent(f"limits.{name}", CGROUP, "no control group is visible")
         return
-    source = "; ".join(next(group.upwards()) for group in groups)[:300]
+    source = identities.of_group("; ".join(next(group.upwards()) for group in groups))[:300]
     notes.seen(f"limits.{name}", source, None if limited else "no limit")
 
 

@@ -1,8 +1,9 @@
 """Takes out of the raw files of a machine what names that one machine or its people, keeping what host/ reads.
 
 Serial numbers and asset tags become "x" and UUIDs zeros, of the same length, so that a firmware table keeps its
-shape. Names of hosts and users are replaced as whole words, and only where a kernel puts them: in its
-version, its command line and the paths of control groups.
+shape. Names of hosts and users are replaced as whole words, and only where a kernel or an administrator puts
+them: in the kernel's release, version and command line, in the paths of control groups, and in what the
+firmware calls the system, its boards and its case.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from k3gate.host.kernel import without_identities
+from k3gate.host import identities
 
 _TABLES = re.compile(r"sys/firmware/dmi/(?:tables/DMI|entries/[^/]+/raw)")
+_FIRMWARE_FILES = re.compile(r"sys/(?:class|devices/virtual)/dmi/id/(?:sys_|product_|board_|chassis_)\w+")
 _MAC = re.compile(rb"(?<![0-9A-Fa-f:])[0-9A-Fa-f]{2}(?::[0-9A-Fa-f]{2}){5}(?![0-9A-Fa-f:])")
 _NO_MAC = b"00:00:00:00:00:00"
 _CPUINFO_SERIAL = re.compile(rb"(?m)^(Serial[ \t]*:)[^\n]*$")
@@ -45,6 +47,17 @@ class Names:
         self._pattern = re.compile("|".join(patterns), re.I) if patterns else None
         self._mounts: tuple[str, ...] = ("sys/fs/cgroup",)
 
+    def group(self, text: str) -> str:
+        """The path of a control group without the names and without the ids of containers."""
+        return self.apply(identities.of_group(text))
+
+    def blank(self, text: bytes) -> bytes:
+        """`text` with an "x" for each byte of a name: the same length, so that a firmware table keeps its shape."""
+        if self._pattern is None:
+            return text
+        latin = text.decode("latin-1")
+        return self._pattern.sub(lambda match: "x" * len(match[0]), latin).encode("latin-1")
+
     def apply(self, text: str) -> str:
         """`text` without the names and without the names of home folders."""
         text = _HOME.sub(r"/\1/user", text)
@@ -62,7 +75,7 @@ class Names:
         for mount in self._mounts:
             if path.startswith(f"{mount}/"):
                 group, slash, name = path[len(mount) :].rpartition("/")
-                below = self.apply(group + slash + name) if folder else self.apply(group) + slash + name
+                below = self.group(group + slash + name) if folder else self.group(group) + slash + name
                 return self.mount(f"/{mount}")[1:] + below
         return path
 
@@ -78,7 +91,9 @@ def _tells(name: str) -> bool:
 def clean(path: str, raw: bytes, names: Names) -> bytes:
     """The content of the file at `path` as it goes into a capture."""
     if _TABLES.fullmatch(path):
-        return _MAC.sub(_NO_MAC, without_serials(raw))
+        return _MAC.sub(_NO_MAC, without_serials(raw, names))
+    if _FIRMWARE_FILES.fullmatch(path):
+        return _MAC.sub(_NO_MAC, names.blank(raw))
     if path == "proc/cpuinfo":
         raw = _CPUINFO_SERIAL.sub(rb"\1 0", raw)
     elif path == "proc/self/status":
@@ -93,21 +108,19 @@ def clean(path: str, raw: bytes, names: Names) -> bytes:
 
 def _command_line(text: str, names: Names) -> str:
     # First as the inventory does it, so that the capture gives the same.
-    kept = without_identities(text.rstrip("\0 \t\r\n"))
+    kept = identities.of_command_line(text.rstrip("\0 \t\r\n"))
     return names.apply(_PARTITION.sub(r"\1=(removed)", kept)) + "\n"
 
 
 def _version(text: str, names: Names) -> str:
-    release = re.match(r"Linux version \S{1,200}", text)
-    end = release.end() if release else 0
-    return text[:end] + names.apply(_BUILDER.sub("(user@host)", text[end:]))
+    return names.apply(_BUILDER.sub("(user@host)", text))
 
 
 def _mountinfo(text: str, names: Names) -> str:
     """The mounts of control groups alone."""
     lines = []
     for fields, kinds in _cgroup_mounts(text):
-        kept = [*fields[:3], names.apply(fields[3]), names.mount(fields[4]), *fields[5:6]]
+        kept = [*fields[:3], names.group(fields[3]), names.mount(fields[4]), *fields[5:6]]
         # The options name the controllers; what was mounted may be any word.
         after = [kinds[0], kinds[0], kinds[-1]][: len(kinds)]
         lines.append(" ".join([*kept, "-", *after]))
@@ -127,10 +140,14 @@ def _cgroup_mounts(text: str) -> list[tuple[list[str], list[str]]]:
 
 def _groups(text: str, names: Names) -> str:
     lines = [line.split(":", 2) for line in text.splitlines()[:_GROUP_LINES]]
-    return "".join(f"{line[0]}:{line[1]}:{names.apply(line[2])}\n" for line in lines if len(line) == 3)
+    return "".join(f"{line[0]}:{line[1]}:{names.group(line[2])}\n" for line in lines if len(line) == 3)
 
 
-def _path(text: str, names: Names) -> str:
+def _group(text: str, names: Names) -> str:
+    return names.group(text)
+
+
+def _word(text: str, names: Names) -> str:
     return names.apply(text)
 
 
@@ -140,7 +157,8 @@ _TEXTS = {
     "proc/self/mountinfo": _mountinfo,
     "proc/self/cgroup": _groups,
     "proc/1/cgroup": _groups,
-    "proc/self/cpuset": _path,
+    "proc/self/cpuset": _group,
+    "proc/sys/kernel/osrelease": _word,
 }
 
 # Offsets of the string numbers of serial numbers and asset tags, by type (DMTF DSP0134).
@@ -158,8 +176,13 @@ _NOTHING = re.compile(
 )
 
 
-def without_serials(table: bytes) -> bytes:
-    """A firmware table of the same shape without serial numbers, asset tags and UUIDs; never raises."""
+# System, boards and case: an administrator may have written the host's name there. Elsewhere the strings are the
+# maker's own, and a host called "node0" must not cost the locators of its modules.
+_NAMED = frozenset({1, 2, 3})
+
+
+def without_serials(table: bytes, names: Names | None = None) -> bytes:
+    """A firmware table of the same shape without serial numbers, asset tags, UUIDs and `names`; never raises."""
     out = bytearray(table)
     position = 0
     while position + 4 <= len(out):
@@ -179,6 +202,8 @@ def without_serials(table: bytes) -> bytes:
             low, high = _SECRET_BYTES.get(kind, (length, length))
             high = min(high, length)
             out[position + low : position + high] = bytes(max(0, high - low))
+            if kind in _NAMED and names is not None:
+                out[end:stop] = names.blank(bytes(out[end:stop]))
         position = stop + 2
         if kind == _END:
             break

@@ -178,6 +178,85 @@ def test_random_files_can_be_cleaned(path: str, raw: bytes) -> None:
 def test_the_name_of_a_container_is_found_in_its_long_id() -> None:
     names = Names(["8eafcf70f523"])
     assert "8eafcf70f523" not in names.apply("/docker/8eafcf70f52371d6efaff01ebef53269")
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        f"/docker/{'8eafcf70' * 8}",
+        f"/system.slice/docker-{'8eafcf70' * 8}.scope",
+        "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod8eafcf70_1b2c_4d5e_8f90_0123456789ab.slice"
+        f"/cri-containerd-{'8eafcf70' * 8}.scope",
+        f"/kubepods/besteffort/pod8eafcf70-1b2c-4d5e-8f90-0123456789ab/{'8eafcf70' * 8}",
+    ],
+    ids=["docker", "systemd", "kubernetes", "kubernetes v1"],
+)
+def test_ids_of_containers_stay_at_home_and_their_limits_are_kept(
+    group: str, make_root, tmp_path: Path
+) -> None:
+    folder = make_root(
+        {
+            "proc/self/cgroup": f"0::{group}\n",
+            "proc/self/mountinfo": "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+            f"sys/fs/cgroup{group}/memory.max": f"{2**30}\n",
+            f"sys/fs/cgroup{group}/memory.current": "4096\n",
+            f"sys/fs/cgroup{group}/cpuset.cpus.effective": "0-1\n",
+        }
+    )
+    read = host.read(folder)
+    assert "8eafcf70" not in str(host.document(read)["provenance"])
+    assert capture.write(tmp_path / "a", folder).differs == ()
+    captured = host.read(tmp_path / "a")
+    assert captured.limits.cgroup_memory_bytes == 2**30
+    assert captured.limits.cpuset_cpus == (0, 1)
+    assert b"8eafcf70" not in everything(tmp_path / "a")
+    assert b"0123456789ab" not in everything(tmp_path / "a")
+
+
+def test_a_host_name_in_firmware_strings_and_in_the_release_stays_at_home(make_root, tmp_path: Path) -> None:
+    system = structure(
+        1, bytes([1, 2, 0, 0]) + bytes(16) + b"\6\0\3", b"Maker", b"Product node7", b"rack of NODE7"
+    )
+    module = structure(
+        17, bytes(8) + b"\x40\0\x09\0\1\2\x22" + bytes(10), b"P0_node7_Channel0_Dimm0", b"node7"
+    )
+    table = system + module + structure(127, b"")
+    folder = make_root(
+        {
+            "proc/sys/kernel/hostname": "node7\n",
+            "proc/sys/kernel/osrelease": "6.1.0-node7\n",
+            "proc/version": "Linux version 6.1.0-node7 (gcc 12)\n",
+            "sys/class/dmi/id/product_name": "Product node7\n",
+            "sys/class/dmi/id/product_family": "rack of NODE7\n",
+            "sys/firmware/dmi/tables/DMI": table,
+        }
+    )
+    done = capture.write(tmp_path / "a", folder)
+    read = host.read(tmp_path / "a")
+    assert read.machine.product == "Product xxxxx"
+    assert read.kernel.release == "6.1.0-host"
+    # What the maker of the board has printed is no name of this host.
+    locators = [one.locator for one in read.memory.dimms or ()]
+    assert locators == [one.locator for one in host.read(folder).memory.dimms or ()] != []
+    written = everything(tmp_path / "a").lower()
+    assert written.count(b"node7") == table.lower().count(b"node7") - 2 == 2
+    assert set(done.differs) == {"kernel.release", "machine.product", "machine.fingerprint"}
+
+
+@pytest.mark.parametrize(
+    ("told", "kept"),
+    [
+        ("ks=https://deploy.example.org/box.cfg quiet", "ks=https://(removed) quiet"),
+        ("iscsi://me:word@array.example.org:3260/x,rw", "iscsi://(removed),rw"),
+        ("root=nfs:filer.example.org:/export/box", "root=nfs:(removed)"),
+        ("console=tty0 hugepages=16", "console=tty0 hugepages=16"),
+    ],
+)
+def test_addresses_of_servers_are_cut_from_the_command_line(told: str, kept: str, make_root) -> None:
+    assert host.read(make_root({"proc/cmdline": f"{told}\n"})).kernel.command_line == kept
+
+
+def test_plain_names_are_no_names() -> None:
     assert Names(["localhost", "vm"], ["root"]).apply("vm localhost root") == "vm localhost root"
 
 
