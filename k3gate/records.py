@@ -405,7 +405,8 @@ class Memory:
 
     `channels` have at least one DRAM module, and `empty_channels` none though their processor is there.
     `theoretical_bytes_per_s` is populated channels x configured rate x 8; `full_bytes_per_s` that of all
-    channels. `derating_percent`: how far the module that is slowed most runs below its rated speed.
+    channels, as many as the table names or the processors are known to have. `derating_percent`: how far the
+    module that is slowed most runs below its rated speed.
     """
 
     total_bytes: int | None = None

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from attrs import frozen
 
 from k3gate import units
+from k3gate.host.channels import usable_channels
 from k3gate.records import Dimm, Inventory, Memory
 from k3gate.units import NBSP
 
@@ -65,7 +66,7 @@ def module_map(inventory: Inventory) -> ModuleMap | None:
     )
     what = "channel: its name" if named else "slot: the board's name of it"
     return ModuleMap(
-        heading=_heading(memory),
+        heading=_heading(inventory),
         key=f"One box per {what}, GiB in each of its slots, rate and part. Thick frame: empty, or unlike most "
         "others",
         groups=groups,
@@ -127,14 +128,17 @@ def _note(channels: dict[str, list[Dimm]], named: bool) -> str:
     return f"{filled} of {len(channels)} {what}, {units.gib(total, NBSP)} DRAM"
 
 
-def _heading(memory: Memory) -> str:
+def _heading(inventory: Inventory) -> str:
+    memory = inventory.memory
     rate = f" at {memory.configured_mts:,}{NBSP}MT/s" if memory.configured_mts else ""
     if memory.channels is None:
         return f"{memory.populated if memory.populated is not None else 'Some'} of {memory.slots} slots hold a module"
-    empty = len(memory.empty_channels or ())
-    if empty:
-        whole = memory.channels + empty
+    whole = usable_channels(inventory.cpu, memory)
+    empty = 0 if whole is None else whole - memory.channels
+    if empty > 0:
         return f"{empty} of {whole} channels {'is' if empty == 1 else 'are'} empty"
+    if whole is None:
+        return f"{units.count(memory.channels, 'channel')} in use{rate}, of how many is not known"
     alike = memory.mixed_sizes is False and memory.mixed_speeds is not True
     return f"All {memory.channels} channels are populated{'' if alike else ', with unlike modules'}{rate}"
 

@@ -124,7 +124,9 @@ def invoke(arguments: list[str]) -> int:
         if error.filename and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
             complain(f"cannot use {os.fsdecode(error.filename)!r}: {reason}; name another path")
             return EXIT_USAGE
-        complain(f"cannot write the output: {reason}; what was stored is kept: k3gate runs lists it")
+        complain(
+            f"cannot write the output: {reason}; free some space or write elsewhere; nothing that was stored is lost"
+        )
         return EXIT_PROBE_FAILED
     return result if isinstance(result, int) else 0
 

@@ -75,8 +75,11 @@ def _target(path: str) -> Path:
         if path.endswith("/"):
             raise UsageError(f"cannot write {shown}: it is a directory; name a file") from None
         if not target.parent.is_dir():
-            folder = printable(str(Path(path).parent))
-            raise UsageError(f"cannot write {shown}: there is no directory {folder}; make it first") from None
+            folder = shown_path(str(target.parent if Path(path).is_symlink() else Path(path).parent))
+            link = ", to which the link leads" if Path(path).is_symlink() else ""
+            raise UsageError(
+                f"cannot write {shown}: there is no directory {folder}{link}; make it first"
+            ) from None
         return target
     for is_kind, word in _KINDS:
         if is_kind(mode):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from k3gate import units
 from k3gate.gate import hardware
 from k3gate.gate.judgement import Judgement, unproven
-from k3gate.host.channels import channels_per_socket
+from k3gate.host.channels import channels_of_processors
 from k3gate.records import Inventory, Memory, RunRecord, State, Verdict
 
 DERATING_NOTICED = 0.5
@@ -19,7 +19,7 @@ def population(record: RunRecord) -> Judgement:
     inventory, memory = record.inventory, record.inventory.memory
     if memory.channels is None:
         return _unknown(inventory, "memory.channels", "Which memory channels are populated is not known")
-    wanted = _channels_of_processors(inventory)
+    wanted = channels_of_processors(inventory.cpu)
     partial = _partial(memory)
     if partial is not None:
         return unproven(f"Whether every channel is populated is not known: {partial}.", _EVIDENCE)
@@ -34,7 +34,7 @@ def population(record: RunRecord) -> Judgement:
     uneven = _uneven(memory)
     if uneven is not None:
         return Judgement(Verdict.FAIL, uneven, observed=_observed(memory), evidence=_EVIDENCE)
-    doubt = _doubt(memory, wanted)
+    doubt = _doubt(inventory, wanted)
     if doubt is not None:
         return unproven(f"Whether every channel is populated is not known: {doubt}.", _EVIDENCE)
     if memory.mixed_sizes is None:
@@ -94,12 +94,6 @@ def _empty(memory: Memory) -> list[str]:
     return [f"{len(empty)} of {whole} memory channels {verb} empty: {shown}"]
 
 
-def _channels_of_processors(inventory: Inventory) -> int | None:
-    """How many channels all processors have together, by their model; None where that is not known."""
-    each = channels_per_socket(inventory.cpu.model)
-    return None if each is None or not inventory.cpu.sockets else each * inventory.cpu.sockets
-
-
 def _lacking(inventory: Inventory, wanted: int | None) -> list[str]:
     """Channels of the processors for which the board has no slots, or that hold nothing."""
     memory = inventory.memory
@@ -113,8 +107,9 @@ def _lacking(inventory: Inventory, wanted: int | None) -> list[str]:
     return [used] if memory.channels < wanted else []
 
 
-def _doubt(memory: Memory, wanted: int | None) -> str | None:
+def _doubt(inventory: Inventory, wanted: int | None) -> str | None:
     """Why full channels among those that the table shows do not mean that all are full; None where they do."""
+    memory = inventory.memory
     dimms = memory.dimms or ()
     board = [dimm for dimm in dimms if dimm.kind not in ("cxl", "hbm")]
     if memory.channel_list is not None:
@@ -129,6 +124,10 @@ def _doubt(memory: Memory, wanted: int | None) -> str | None:
         )
     if memory.channel_list is None:
         return "the slots name no channel, and how many the processor has is not known"
+    sockets = {dimm.socket for dimm in dimms if dimm.socket is not None}
+    unused = any(not channel.processor for channel in memory.channel_list)
+    if unused and len(inventory.cpu.socket_list or ()) < len(sockets):
+        return "empty slots name sockets of which the table has no record, and the processor's channels are not known"
     if not memory.arrays or any(array.devices is None for array in memory.arrays):
         return "the table does not tell how many slots the board has, and nobody here knows the processor's channels"
     return None

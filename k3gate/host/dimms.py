@@ -48,6 +48,7 @@ _OPTANE_PART = re.compile(r"NM[ABC]\d", re.ASCII)
 _SOCKET_AND_NUMBER = re.compile(r"[A-D]\d{1,2}", re.ASCII)
 _VIRTUAL_SLOT = re.compile(r"(?:NVD|RAM slot) #\d+", re.ASCII | re.IGNORECASE)
 _VIRTUAL_MAKERS = ("QEMU", "VMWARE", "MICROSOFT", "XEN", "BOCHS")
+_CXL_NAME = re.compile(r"(?<![A-Z])CXL(?![A-Z])", re.ASCII | re.IGNORECASE)
 _NO_NAME = frozenset(
     {"", "NO DIMM", "UNKNOWN", "UNDEFINED", "NOT SPECIFIED", "NONE", "EMPTY", "N/A", "TO BE FILLED BY O.E.M."}
 )
@@ -104,12 +105,15 @@ def summarize(
     *,
     virtual: bool | None = None,
     missing: Reason | None = None,
+    sockets: int | None = None,
     channels_per_socket: int | None = None,
+    channels_of_processors: int | None = None,
 ) -> Summary:
     """The summary of the records of types 17, 16 and 4.
 
-    `devices` None: there is no table, and `missing` says why. `channels_per_socket`, where the processor's
-    model is known to have so many, helps with boards whose locators name no channel.
+    `devices` None: there is no table, and `missing` says why. `sockets`: how many processors the kernel sees.
+    `channels_per_socket`, where the processor's model is known to have so many, helps with boards whose
+    locators name no channel; `channels_of_processors` with tables that leave out the slots of empty ones.
     """
     if devices is None:
         return _nothing(missing or Reason(State.NOT_PRESENT, NO_TABLE))
@@ -122,7 +126,7 @@ def summarize(
         return _nothing(Reason(State.NOT_RUN, LOOKS_VIRTUAL))
     dimms = [_dimm(device, array) for device, array in pairs]
     inside = [
-        index for index, (_, array) in enumerate(pairs) if dimms[index].kind != "hbm" and not _card(array)
+        index for index, dimm in enumerate(dimms) if dimm.kind != "hbm" and not _expander(*pairs[index])
     ]
     slots = _placed([dimms[index] for index in inside])
     note = ""
@@ -133,8 +137,9 @@ def summarize(
             note = "channels told from the sets of slots that the firmware groups; the locators name none"
     for index, dimm in zip(inside, slots, strict=True):
         dimms[index] = dimm
-    found = _channels(slots, processors, channels_per_socket)
-    summary = _summary(dimms, slots, found)
+    absent = _absent_processors(slots, processors, sockets)
+    found = _channels(slots, absent, channels_per_socket)
+    summary = _summary(dimms, slots, found, channels_of_processors)
     return evolve(summary, notes=(note, *summary.notes)) if note else summary
 
 
@@ -208,15 +213,17 @@ def _kind(device: MemoryDevice, array: MemoryArray | None) -> str:
     kind = device.memory_type or ""
     if _persistent(device):
         return "pmem"
-    if _card(array):
+    if _expander(device, array):
         return "cxl"
     if kind.startswith("HBM"):
         return "hbm"
     return "dram" if kind in _DRAM or device.technology == "DRAM" else "unknown"
 
 
-def _card(array: MemoryArray | None) -> bool:
-    return array is not None and array.location == "CXL card"
+def _expander(device: MemoryDevice, array: MemoryArray | None) -> bool:
+    """CXL memory, which hangs on PCIe lanes and on no memory channel; some firmware says so in a name alone."""
+    names = (device.device_locator or "", device.bank_locator or "")
+    return (array is not None and array.location == "CXL card") or any(map(_CXL_NAME.search, names))
 
 
 def _persistent(device: MemoryDevice) -> bool:
@@ -253,9 +260,7 @@ def _distinct(places: Sequence[Place]) -> bool:
     return len(set(sure)) == len(sure)
 
 
-def _channels(
-    slots: Sequence[Dimm], processors: Sequence[Processor], channels_per_socket: int | None
-) -> _Channels:
+def _channels(slots: Sequence[Dimm], absent: frozenset[int], channels_per_socket: int | None) -> _Channels:
     """The channels by their names, else by what is evident without."""
     there = [dimm for dimm in slots if dimm.populated is not False]
     if not there:
@@ -264,7 +269,6 @@ def _channels(
     if odd:
         return _Channels(reason=f"of {odd} of {len(there)} modules the table does not tell the kind")
     dram = [dimm for dimm in there if dimm.kind == "dram"]
-    absent = _absent_processors(slots, processors)
     if all(dimm.channel for dimm in dram):
         named = _grouped(slots, absent)
         crowded = next((channel for channel in named if len(channel.slots) > MOST_SLOTS), None)
@@ -278,10 +282,19 @@ def _channels(
     return _evident(dram, slots, absent, channels_per_socket)
 
 
-def _absent_processors(slots: Sequence[Dimm], processors: Sequence[Processor]) -> frozenset[int]:
-    """The board's numbers of sockets without a processor, where both lists are of one length and agree."""
+def _absent_processors(
+    slots: Sequence[Dimm], processors: Sequence[Processor], seen: int | None
+) -> frozenset[int]:
+    """The board's numbers of sockets without a processor, where both lists are of one length and agree.
+
+    Firmware may leave out the record of an empty socket: then where just as many sockets hold modules as there
+    are processors (`seen` by the kernel), the others are empty.
+    """
     numbers = sorted({dimm.socket for dimm in slots if dimm.socket is not None})
     if len(numbers) != len(processors):
+        filled = {dimm.socket for dimm in slots if dimm.populated is not False}
+        if None not in filled and len(filled) == seen and len(numbers) > max(len(filled), len(processors)):
+            return frozenset(n for n in numbers if n not in filled)
         return frozenset()
     absent = frozenset(n for n, cpu in zip(numbers, processors, strict=True) if cpu.populated is False)
     return frozenset() if any(d.populated is not False and d.socket in absent for d in slots) else absent
@@ -378,7 +391,9 @@ def _evident(
     return _Channels(reason=f"the locators ({example or 'none'}) do not name the channel")
 
 
-def _summary(dimms: Sequence[Dimm], slots: Sequence[Dimm], found: _Channels) -> Summary:
+def _summary(
+    dimms: Sequence[Dimm], slots: Sequence[Dimm], found: _Channels, channels_of_processors: int | None
+) -> Summary:
     """Every field, with the reason of each that cannot be had."""
     reasons: dict[str, Reason] = {}
     dram = [dimm for dimm in slots if dimm.kind == "dram"]
@@ -402,7 +417,7 @@ def _summary(dimms: Sequence[Dimm], slots: Sequence[Dimm], found: _Channels) -> 
     rated = _lowest(dram, lambda dimm: dimm.rated_mts)
     shares = [100 * (1 - d.configured_mts / d.rated_mts) for d in dram if d.configured_mts and d.rated_mts]
     doubt = next(filter(None, (_doubt(d, d.configured_mts) for d in dram)), "")
-    ceiling, full, why = _ceilings(dram, found, configured, doubt)
+    ceiling, full, why = _ceilings(dram, found, configured, doubt, channels_of_processors)
     state = State.FAILED if why and why == doubt else State.NOT_PRESENT
     rates = [_differ([d.configured_mts for d in dram]), _differ([d.rated_mts for d in dram])]
     summary = Summary(
@@ -487,9 +502,12 @@ def _total(dimms: Sequence[Dimm]) -> int | None:
 
 
 def _ceilings(
-    dram: Sequence[Dimm], found: _Channels, configured: int | None, doubt: str
+    dram: Sequence[Dimm], found: _Channels, configured: int | None, doubt: str, wanted: int | None
 ) -> tuple[float | None, float | None, str]:
-    """The ceiling of the channels in use, that of all channels, and why there is none."""
+    """The ceiling of the channels in use, that of all channels, and why there is none.
+
+    All channels are those that the table names, or as many as the processors have (`wanted`) if that is more.
+    """
     if found.count is None:
         return None, None, found.reason
     if configured is None or doubt:
@@ -497,12 +515,16 @@ def _ceilings(
     if found.named is not None:
         used = sum(channel.configured_mts or 0 for channel in found.named if channel.dram)
         idle = sum(channel.processor and not channel.dram for channel in found.named)
+        idle = max(idle, (wanted or 0) - found.count)
         return _rate(used), _rate(used + idle * configured), ""
+    idle_of_all = None if wanted is None else max(0, wanted - found.count)
     if found.count == len(dram):
-        return _rate(sum(dimm.configured_mts or 0 for dimm in dram)), None, ""
+        used = sum(dimm.configured_mts or 0 for dimm in dram)
+        return _rate(used), None if idle_of_all is None else _rate(used + idle_of_all * configured), ""
     if len({dimm.configured_mts for dimm in dram}) > 1:
         return None, None, "the modules run at several speeds, and their channels are not told"
-    return _rate(found.count * configured), None, ""
+    used = found.count * configured
+    return _rate(used), None if idle_of_all is None else _rate(used + idle_of_all * configured), ""
 
 
 def _rate(mts: int) -> float:

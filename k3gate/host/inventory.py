@@ -77,6 +77,7 @@ def read(root: str | Path | Root = "/", *, name: str | None = None) -> Inventory
     processors = firmware.complete(cpu.read(base, notes), notes, table)
     amounts = memory.read(base, notes, table, processors, own.virtual)
     nodes = numa.read(base, notes, processors, amounts)
+    amounts = memory.without_hidden_cxl(amounts, nodes, notes)
     settings = kernel.read(base, notes, processors.architecture)
     own, settings = syscalls.recall(base, notes, own, settings)
     bounds = limits.read(base, notes, processors, amounts, nodes)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from attrs import evolve
 
 from k3gate.host import parsing
-from k3gate.host.channels import channels_per_socket
+from k3gate.host.channels import channels_of_processors, channels_per_socket
 from k3gate.host.files import Root
 from k3gate.host.firmware import Firmware
 from k3gate.host.notes import Notes, Reason
-from k3gate.records import Cpu, HugePagePool, Memory, MemoryArray, State
+from k3gate.records import Cpu, HugePagePool, Memory, MemoryArray, Numa, State
+from k3gate.units import gib
 
 MEMINFO = "proc/meminfo"
 MODULE_FIELDS = tuple(
@@ -43,7 +45,9 @@ def _with_modules(memory: Memory, notes: Notes, firmware: Firmware, cpu: Cpu, vi
         table.arrays,
         table.processors,
         virtual=virtual,
-        channels_per_socket=channels_per_socket(cpu.model),
+        sockets=cpu.sockets,
+        channels_per_socket=channels_per_socket(cpu),
+        channels_of_processors=channels_of_processors(cpu),
     )
     for name in dimms.FIELDS:
         reason = found.reasons.get(name)
@@ -112,6 +116,40 @@ def _amount(notes: Notes, name: str, table: dict[str, int], key: str, low: int) 
         return None
     notes.seen(field, MEMINFO)
     return value
+
+
+def in_memory_mode(memory: Memory) -> bool:
+    """Whether persistent modules must be part of what the kernel uses: it has more than there is of DRAM."""
+    total, dram = memory.total_bytes, memory.dram_bytes
+    return bool(total and dram and memory.pmem_bytes and total > 1.02 * dram)
+
+
+# What counts modules as DRAM of a channel.
+_COUNTED = (
+    *("dram_bytes", "channels", "channel_list", "empty_channels", "modules_per_channel"),
+    *("theoretical_bytes_per_s", "full_bytes_per_s"),
+)
+
+
+def without_hidden_cxl(memory: Memory, numa: Numa, notes: Notes) -> Memory:
+    """`memory` without its channels and ceilings where CXL modules must be among what the table calls DRAM.
+
+    The kernel has a node of CXL memory, no module of the table is CXL by its name or its array, and the table
+    has more DRAM than the other nodes by about as much.
+    """
+    cxl = sum(node.memory_bytes or 0 for node in numa.nodes if node.kind == "cxl")
+    rest = sum(node.memory_bytes or 0 for node in numa.nodes if node.kind != "cxl")
+    told = any(dimm.kind == "cxl" for dimm in memory.dimms or ())
+    if not cxl or told or memory.dram_bytes is None or memory.dram_bytes < rest + 0.9 * cxl:
+        return memory
+    reason = (
+        f"the table lists {gib(memory.dram_bytes)} as DRAM, of which {gib(cxl)} are CXL memory to the kernel; "
+        "which modules these are it does not tell"
+    )
+    for name in _COUNTED:
+        notes.unknown(f"memory.{name}", State.FAILED, "numa.nodes.kind", reason)
+    unknown: dict[str, Any] = dict.fromkeys(_COUNTED)
+    return evolve(memory, **unknown)
 
 
 def huge_pages(root: Root, folder: str) -> tuple[HugePagePool, ...]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from k3gate.host.channels import usable_channels
+from k3gate.host.memory import in_memory_mode
 from k3gate.records import Finding, Inventory, Memory, Severity
 from k3gate.units import count, gib, quantity, significant
 
@@ -16,29 +18,34 @@ def find(inventory: Inventory) -> Iterator[Finding]:
     memory = inventory.memory
     if memory.dimms is None:
         return
-    yield from _channels(memory)
+    yield from _channels(inventory)
     yield from _speed(memory)
     yield from _mixture(memory)
     yield from _kinds(memory)
     yield from _seen(inventory)
 
 
-def _channels(memory: Memory) -> Iterator[Finding]:
-    empty = memory.empty_channels or ()
-    if not empty:
+def _channels(inventory: Inventory) -> Iterator[Finding]:
+    memory = inventory.memory
+    named = memory.empty_channels or ()
+    whole = usable_channels(inventory.cpu, memory)
+    if whole is None or memory.channels is None or memory.channels >= whole:
         return
-    whole = sum(channel.processor for channel in memory.channel_list or ())
+    empty = whole - memory.channels
     rates = ""
     if memory.theoretical_bytes_per_s and memory.full_bytes_per_s:
         rates = (
             f"; on paper {quantity(memory.theoretical_bytes_per_s, 'B/s')} of "
             f"{quantity(memory.full_bytes_per_s, 'B/s')}"
         )
-    shown = ", ".join(empty[:8]) + (f" and {len(empty) - 8} more" if len(empty) > 8 else "")
+    shown = ", ".join(named[:8]) + (f" and {empty - 8} more" if empty > 8 else "")
+    if len(named) < empty:
+        unlisted = f"modules in {memory.channels} of the {whole} channels of {inventory.cpu.model}"
+        shown = "; ".join(filter(None, (", ".join(named[:8]), unlisted)))
     yield Finding(
         "empty_channels",
         Severity.HIGH,
-        f"{count(len(empty), 'memory channel')} of {whole} {'is' if len(empty) == 1 else 'are'} empty",
+        f"{count(empty, 'memory channel')} of {whole} {'is' if empty == 1 else 'are'} empty",
         f"{shown}{rates}",
         "a module in every channel",
         "Decoding K3 streams weights from all channels at once: an empty one carries nothing, and the rest "
@@ -158,7 +165,7 @@ def _seen(inventory: Inventory) -> Iterator[Finding]:
     total, dram = memory.total_bytes, memory.dram_bytes
     if not total or not dram:
         return
-    if memory.pmem_bytes and total > 1.02 * dram:
+    if in_memory_mode(memory):
         yield Finding(
             "memory_mode",
             Severity.HIGH,

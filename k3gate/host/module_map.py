@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
+from k3gate.host.channels import usable_channels
 from k3gate.records import Dimm, Inventory
 from k3gate.units import count, gib, quantity, significant
 
@@ -31,7 +32,7 @@ def lines(inventory: Inventory, width: int) -> Iterator[str]:
         if controller is not None:
             title += f" controller {controller}"
         cells = [f"{name} [{' '.join(_cell(dimm) for dimm in slots)}]" for name, slots in found.items()]
-        yield from _packed(f"{title:<22}", cells, width)
+        yield from _packed(f"{title[:40]:<22}", cells, width)
     if unnamed:
         cells = [f"{dimm.locator or '?'} [{_cell(dimm)}]" for dimm in unnamed]
         yield from _packed(f"{'channel not told':<22}", cells, width)
@@ -46,7 +47,7 @@ def _totals(inventory: Inventory) -> Iterator[str]:
     if channels is None:
         told = "channels unknown"
     else:
-        whole = sum(one.processor for one in memory.channel_list) if memory.channel_list is not None else None
+        whole = usable_channels(inventory.cpu, memory)
         told = f"{channels} of {whole} channels" if whole is not None else count(channels, "channel")
     populated = "unknown" if memory.populated is None else str(memory.populated)
     yield f"{populated} of {memory.slots} slots populated, {told}, {gib(memory.dram_bytes)} of DRAM"
@@ -84,11 +85,13 @@ def _legend(dimms: tuple[Dimm, ...]) -> str:
 
 def _packed(lead: str, cells: list[str], width: int) -> Iterator[str]:
     """Cells in columns of one width behind `lead`."""
+    room = width - len(lead)
+    cells = [cell if len(cell) <= room else f"{cell[: room - 4]}...{cell[-1]}" for cell in cells]
     widest = max(len(cell) for cell in cells)
     cells = [cell.ljust(widest) for cell in cells]
     line = lead
     for cell in cells:
-        if len(line) + 2 + len(cell) > width and line.strip():
+        if len(line) + len(cell) > width and line != lead and line.strip():
             yield line.rstrip()
             line = " " * len(lead)
         line += f"{cell}  "

@@ -10,7 +10,7 @@ from attrs import evolve
 from k3gate.host import cpulist, node_kinds, parsing
 from k3gate.host.cpu import id_list
 from k3gate.host.files import Root
-from k3gate.host.memory import huge_pages
+from k3gate.host.memory import huge_pages, in_memory_mode
 from k3gate.host.notes import Notes
 from k3gate.records import Cpu, Memory, Numa, NumaNode, State
 from k3gate.units import cpu_list
@@ -19,6 +19,12 @@ NODES = "sys/devices/system/node"
 _DIRECTORY = re.compile(r"node(\d{1,4})", re.ASCII)
 _LOCAL_DISTANCE = 10
 _TOLD = 8
+_MEMORY_MODE = node_kinds.Verdict(
+    "unknown",
+    "memory.pmem_bytes",
+    "the kernel has more memory than there are bytes of DRAM: persistent modules serve as main memory with the "
+    "DRAM as a cache before them (Memory Mode)",
+)
 # Old kernels and POWER list CPUs that are off or not plugged in: odd, but nothing else is wrong by it.
 NOT_ONLINE = "names CPUs that are not online"
 
@@ -44,7 +50,7 @@ def read(root: Root, notes: Notes, cpu: Cpu, memory: Memory) -> Numa:
         named[node] = listed or ()
     order = _order(root, ids)
     nodes = tuple(_node(root, notes, node, named[node], known, order) for node in ids)
-    nodes = _with_kinds(root, notes, nodes, cpu)
+    nodes = _with_kinds(root, notes, nodes, cpu, memory)
     return Numa(True, nodes, contradictions(nodes, named, cpu))
 
 
@@ -88,7 +94,9 @@ def _node(
     )
 
 
-def _with_kinds(root: Root, notes: Notes, nodes: tuple[NumaNode, ...], cpu: Cpu) -> tuple[NumaNode, ...]:
+def _with_kinds(
+    root: Root, notes: Notes, nodes: tuple[NumaNode, ...], cpu: Cpu, memory: Memory
+) -> tuple[NumaNode, ...]:
     """The nodes with their kinds, the nearest CPUs and the firmware's figures, which need all nodes."""
     with_cpus = {node.id for node in nodes if node.cpus}
     reached = {node.id: node_kinds.accesses(root, node.id) for node in nodes}
@@ -102,6 +110,8 @@ def _with_kinds(root: Root, notes: Notes, nodes: tuple[NumaNode, ...], cpu: Cpu)
     for node in located:
         if node.cpus:
             verdict = node_kinds.of_cpu_node(node, told, cpu, located)
+            if verdict.kind == "dram" and in_memory_mode(memory):
+                verdict = _MEMORY_MODE
         else:
             verdict = node_kinds.of_bare_node(root, node, told, cpu, located, reached)
         field = f"numa.nodes.{node.id}.kind"

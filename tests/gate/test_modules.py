@@ -220,6 +220,27 @@ def test_a_processor_without_modules_fails(
     assert "1 of 2 processors have memory modules" in found.reason
 
 
+def test_a_socket_of_which_the_table_has_no_record_is_left_out_where_the_processor_is_known(
+    judged: Any,
+) -> None:
+    """What the slots name may be no socket: only the processor's own number of channels can tell."""
+    here = memory(*(channel(one) for one in "ABCDEFGH"))
+    gone = [
+        attrs.evolve(channel(one, 0), name=f"socket 1 channel {one}", processor=False) for one in "ABCDEFGH"
+    ]
+    slots = tuple(Dimm(socket=1, channel=one, bytes=0, populated=False) for one in "ABCDEFGH")
+    board = attrs.evolve(
+        here,
+        channel_list=(*(here.channel_list or ()), *gone),
+        dimms=(*(here.dimms or ()), *slots),
+        arrays=(MemoryArray("system board", "multi-bit ECC", None, 16),),
+    )
+    assert judged("roofline.population", board, model="AMD EPYC 7763").verdict is Verdict.PASS
+    unknown = judged("roofline.population", board)
+    assert unknown.verdict is Verdict.UNPROVEN
+    assert "no record" in unknown.reason
+
+
 def test_one_module_that_is_known_to_be_slowed_is_enough(judged: Any) -> None:
     """Six of eight modules hide their rated speed; the other two run 8 % below theirs."""
     some = memory(channel("A"), configured_mts=2933, rated_mts=None, derating_percent=8.34)

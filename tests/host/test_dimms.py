@@ -369,7 +369,32 @@ def test_channels_of_an_empty_socket_are_not_missed() -> None:
     assert [channel.processor for channel in summary.channel_list or ()] == [True] * 4 + [False] * 4
     assert len(read(slots, processors=(here, here)).empty_channels or ()) == 4
     assert len(read(slots, processors=(here,)).empty_channels or ()) == 4
+    # No record of the empty socket: the kernel's own count tells, unless more sockets hold modules.
+    assert read(slots, processors=(here,), sockets=1).empty_channels == ()
+    assert len(read(slots, processors=(here,), sockets=2).empty_channels or ()) == 4
+    hole = socket("ABCD") + socket("ABCD", empty="BCD", number=1)
+    assert len(read(hole, processors=(here,), sockets=1).empty_channels or ()) == 3
     assert len(read(slots, processors=(gone, here)).empty_channels or ()) == 4
+
+
+def test_channels_that_the_table_leaves_out_are_in_the_whole_ceiling() -> None:
+    summary = read(socket("ABCD"), channels_of_processors=8)
+    assert summary.theoretical_bytes_per_s == 4 * 4800 * 8e6
+    assert summary.full_bytes_per_s == 8 * 4800 * 8e6
+    lone = read([memory(None, locator="DIMM 0")], channels_of_processors=8)
+    assert lone.full_bytes_per_s == 8 * (lone.theoretical_bytes_per_s or 0)
+    assert read([memory(None, locator="DIMM 0")]).full_bytes_per_s is None
+
+
+@pytest.mark.parametrize(
+    ("locator", "bank"), [("CXL0", ""), ("DIMM 0", "CPU0_CXL_1"), ("E3.S cxl slot 2", "")]
+)
+def test_an_expander_that_only_its_name_tells_is_no_channel(locator: str, bank: str) -> None:
+    """Some firmware lists CXL memory as DDR5 of the board's own array."""
+    summary = read([*socket("ABCD"), memory(bank or None, locator=locator)])
+    assert summary.dimms is not None and summary.dimms[-1].kind == "cxl"
+    assert (summary.channels, summary.slots) == (4, 4)
+    assert summary.theoretical_bytes_per_s == 4 * 4800 * 8e6
 
 
 def test_places_that_collide_are_not_trusted() -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import attrs
 import pytest
 
 from k3gate import host
-from k3gate.host.channels import channels_per_socket
-from k3gate.records import State
+from k3gate.host import findings
+from k3gate.host.channels import channels_of_model, channels_of_processors
+from k3gate.host.memory import without_hidden_cxl
+from k3gate.host.notes import Notes
+from k3gate.records import Cpu, CpuSocket, Dimm, Memory, Numa, NumaNode, State
 
 TABLE = "sys/firmware/dmi/tables/DMI"
 GIB = 2**30
@@ -70,7 +74,11 @@ def test_modules_channels_and_ceiling_with_their_source(make_root: Any) -> None:
     memory = inventory.memory
     assert (memory.slots, memory.populated, memory.channels) == (8, 7, 7)
     assert memory.theoretical_bytes_per_s == 7 * 4800e6 * 8
-    assert memory.full_bytes_per_s == 8 * 4800e6 * 8
+    # The table names eight channels, and two processors of this model have sixteen.
+    assert memory.full_bytes_per_s == 16 * 4800e6 * 8
+    empty = next(one for one in inventory.findings if one.code == "empty_channels")
+    assert empty.title == "9 memory channels of 16 are empty"
+    assert "CHANNEL H" in empty.observed and "7 of the 16 channels of Intel(R) Xeon(R)" in empty.observed
     assert memory.empty_channels is not None and "CHANNEL H" in memory.empty_channels[0]
     assert memory.dimms is not None and memory.dimms[0].bytes == 64 * GIB
     assert memory.arrays is not None and memory.arrays[0].ecc == "multi-bit ECC"
@@ -162,20 +170,37 @@ def test_the_kernels_entries_stand_in_for_the_table(make_root: Any) -> None:
         ("INTEL(R) XEON(R) PLATINUM 8592+", 8),
         ("Intel(R) Xeon(R) Platinum 9282 CPU @ 2.60GHz", 12),
         ("Intel(R) Xeon(R) Platinum 8361HC CPU @ 2.60GHz", 6),
-        ("Intel(R) Xeon(R) 6533P-B", None),
+        ("Intel(R) Xeon(R) 6533P-B", 4),
+        ("Intel(R) Xeon(R) 6726P-B", 4),
+        ("Intel(R) Xeon(R) 6776P-B", 8),
+        ("Intel(R) Xeon(R) 6369P", 2),
+        ("Intel(R) Xeon(R) 698X", 8),
+        ("Intel(R) Xeon(R) 656", 8),
+        ("Intel(R) Xeon(R) 636", 4),
+        ("Intel(R) Xeon(R) w9-3495X", 8),
+        ("Intel(R) Xeon(R) w7-2595X", 4),
+        ("Intel(R) Xeon(R) W-3375 CPU @ 2.50GHz", 8),
+        ("Intel(R) Xeon(R) CPU E5-1428L v3 @ 2.00GHz", 3),
+        ("Intel(R) Xeon(R) D-1746TER CPU @ 2.00GHz", None),
+        ("AMD Ryzen Threadripper 7980X 64-Cores", 4),
+        ("AMD EPYC 7D12 32-Core Processor", None),
         ("AMD EPYC 9V64H 96-Core Processor", None),
         (None, None),
     ],
 )
 def test_channels_of_a_processor_model(model: str | None, channels: int | None) -> None:
-    assert channels_per_socket(model) == channels
+    assert channels_of_model(model) == channels
+
+
+def test_a_processor_that_linux_names_by_its_cores_goes_by_the_firmware() -> None:
+    here = CpuSocket("CPU 1", True, "Ampere(R) Altra(R) Processor")
+    cpu = Cpu(model="Arm Neoverse-N1 (implementer 0x41, part 0xd0c)", sockets=1, socket_list=(here,))
+    assert channels_of_processors(cpu) == 8
+    assert channels_of_processors(Cpu(model=cpu.model, sockets=1)) is None
 
 
 def test_less_memory_than_is_installed_and_more_than_is_dram_are_findings(make_root: Any) -> None:
     """Mirroring or modules that were mapped out; and Optane in Memory Mode, which the nodes do not show."""
-    import attrs
-
-    from k3gate.host import findings
 
     modules = [module(0x1100 + n, f"P0 CHANNEL {chr(65 + n)}", 64) for n in range(8)]
     inventory = host.read(put(make_root(), table(*modules)))
@@ -188,6 +213,34 @@ def test_less_memory_than_is_installed_and_more_than_is_dram_are_findings(make_r
     whole = attrs.evolve(inventory.memory, total_bytes=500 * GIB)
     codes = {f.code for f in findings.find(attrs.evolve(inventory, memory=whole))}
     assert not codes & {"memory_mode", "memory_not_seen"}
+
+
+def test_nodes_of_a_machine_in_memory_mode_are_not_called_dram(make_root: Any) -> None:
+    """Nothing in the nodes tells it where the firmware has no HMAT; the amounts do."""
+    modules = [module(0x1100 + n, f"P0 CHANNEL {chr(65 + n)}", 64 if n else 126) for n in range(8)]
+    root = put(make_root(), table(*modules))
+    (root / "proc/meminfo").write_text(f"MemTotal: {570 * 2**20} kB\nMemAvailable: {500 * 2**20} kB\n")
+    inventory = host.read(root)
+    assert inventory.memory.pmem_bytes == 126 * GIB
+    assert {node.kind for node in inventory.numa.nodes if node.cpus} == {"unknown"}
+    told = inventory.provenance[f"numa.nodes.{inventory.numa.nodes[0].id}.kind"]
+    assert told.reason is not None and "Memory Mode" in told.reason
+
+
+def test_cxl_memory_that_the_table_calls_dram_costs_the_channels() -> None:
+    """An expander in the board's own array would count as a channel that the processor has not."""
+    own, expander = NumaNode(0, (0, 1), 500 * GIB, kind="dram"), NumaNode(1, (), 128 * GIB, kind="cxl")
+    numa = Numa(True, (own, expander))
+    counted = Memory(dram_bytes=640 * GIB, channels=9, theoretical_bytes_per_s=9 * 38.4e9, dimms=())
+    notes = Notes()
+    memory = without_hidden_cxl(counted, numa, notes)
+    assert (memory.channels, memory.theoretical_bytes_per_s, memory.dram_bytes) == (None, None, None)
+    reason = notes.entries["memory.channels"].reason
+    assert reason is not None and "640 GiB as DRAM, of which 128 GiB are CXL" in reason
+    plain = attrs.evolve(counted, dram_bytes=512 * GIB)
+    assert without_hidden_cxl(plain, numa, Notes()) == plain
+    named = attrs.evolve(counted, dimms=(Dimm(kind="cxl"),))
+    assert without_hidden_cxl(named, numa, Notes()) == named
 
 
 def test_names_that_put_eight_slots_on_a_channel_name_no_channel(make_root: Any) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import attrs
 
-from k3gate.records import Dimm, Memory
+from k3gate.records import Channel, Dimm, Memory
+from k3gate.reports.modules import module_map
 
 GIB = 2**30
 
@@ -20,11 +21,20 @@ def slot(name: str, gib: int, **changes: Any) -> Dimm:
 
 
 def page_with(sheet: Any, *dimms: Dimm, **changes: Any) -> str:
-    memory = attrs.evolve(
-        sheet.record.inventory.memory,
-        **{"dimms": dimms, "slots": len(dimms), "channels": None, "empty_channels": None, **changes},
+    """The page of a machine with one channel for each of `dimms`, whose processor nobody knows."""
+    listed = tuple(
+        Channel(dimm.channel or "", (), 1, int(bool(dimm.bytes)), dimm.bytes, None) for dimm in dimms
     )
-    inventory = attrs.evolve(sheet.record.inventory, memory=memory)
+    told = {
+        "dimms": dimms,
+        "slots": len(dimms),
+        "channels": None,
+        "empty_channels": None,
+        "channel_list": listed,
+    }
+    memory = attrs.evolve(sheet.record.inventory.memory, **{**told, **changes})
+    cpu = attrs.evolve(sheet.record.inventory.cpu, model=None, socket_list=None)
+    inventory = attrs.evolve(sheet.record.inventory, memory=memory, cpu=cpu)
     return str(attrs.evolve(sheet, record=attrs.evolve(sheet.record, inventory=inventory)).page())
 
 
@@ -58,6 +68,21 @@ def test_unlike_modules_stand_out_and_full_ones_say_so(bare_metal: Any, tree: An
     text = page_with(bare_metal(), *odd, **even)
     assert text.count('class="dm odd"') == 1
     assert "OTHER-4800" in tree(text).text
+
+
+def test_channels_that_the_table_leaves_out_are_counted_where_the_processor_is_known(
+    bare_metal: Any, tree: Any
+) -> None:
+    sheet = bare_metal()
+    cpu = attrs.evolve(sheet.record.inventory.cpu, model="AMD EPYC 9354 32-Core Processor", sockets=1)
+    memory = attrs.evolve(
+        sheet.record.inventory.memory, dimms=(slot("A", 64), slot("B", 64)), channels=2, channel_list=None
+    )
+    heading = module_map(attrs.evolve(sheet.record.inventory, cpu=cpu, memory=memory)).heading
+    assert heading == "10 of 12 channels are empty"
+    unknown = attrs.evolve(cpu, model="A processor", socket_list=None)
+    heading = module_map(attrs.evolve(sheet.record.inventory, cpu=unknown, memory=memory)).heading
+    assert heading.startswith("2 channels in use") and heading.endswith("of how many is not known")
 
 
 def test_slots_without_a_channel_and_hostile_names_are_shown_as_text(bare_metal: Any, tree: Any) -> None:
