@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
+
+import orjson
 
 from k3gate.model.checkpoint.tensors import Header, Problems, Source, Tensor, check_layout, shown
 from k3gate.records import Severity
@@ -21,6 +23,7 @@ REFERENCE_LIMIT = 100_000_000
 LIMIT = 512 * 2**20
 """Longer headers are refused here: that of Kimi K3's largest shard is under a megabyte."""
 MOST_AXES = 32
+_SHORT = 16 * 2**20
 
 BITS = {
     **dict.fromkeys(("F4",), 4),
@@ -62,7 +65,7 @@ def read(source: Source) -> Header:
     try:
         if len(raw) != length:
             raise ValueError(f"{len(raw)} of {length} bytes could be read")
-        tensors, metadata = _tensors(raw.decode("utf-8"), start, source.size, problems)
+        tensors, metadata = _tensors(_members(raw), start, problems)
     except (ValueError, RecursionError) as error:
         # A UnicodeDecodeError holds the whole header.
         what = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)[:300]
@@ -102,12 +105,14 @@ def _refused(size: int, head: bytes, length: int) -> str | None:
     return None
 
 
-def _tensors(text: str, start: int, size: int, problems: Problems) -> tuple[list[Tensor], dict[str, object]]:
+def _tensors(
+    members: Iterable[tuple[str, Any]], start: int, problems: Problems
+) -> tuple[list[Tensor], dict[str, object]]:
     tensors: list[Tensor] = []
     metadata: dict[str, object] = {}
     seen: set[str] = set()
-    shapes: dict[tuple[int, ...], tuple[int, ...]] = {}
-    for name, value in _members(text):
+    sizes: dict[tuple[Any, ...], tuple[tuple[int, ...], int, int]] = {}
+    for name, value in members:
         if name in seen:
             problems.add("duplicate", f"the header names {shown(name)} twice")
             continue
@@ -119,16 +124,43 @@ def _tensors(text: str, start: int, size: int, problems: Problems) -> tuple[list
                 problems.add("metadata", "__metadata__ is no table of texts", Severity.MEDIUM)
             continue
         try:
-            tensor = _tensor(name, value, start, size, problems)
+            # What most tensors are: like one that was checked before.
+            begin, end = value["data_offsets"]
+            shape, elements, size = sizes[value["dtype"], *value["shape"]]
+            if end - begin == size and type(begin) is type(end) is int and begin >= 0 and end < 2**63:
+                tensors.append(Tensor(name, value["dtype"], shape, start + begin, start + end, elements))
+                continue
+        except (KeyError, TypeError, ValueError):
+            pass
+        try:
+            tensor = _tensor(name, value, start, problems)
         except ValueError as error:
             problems.add("tensor", f"tensor {shown(name)}: {error}")
             continue
-        tensors.append(tensor._replace(shape=shapes.setdefault(tensor.shape, tensor.shape)))
+        tensors.append(tensor)
+        if tensor.dtype in BITS:
+            sizes[tensor.dtype, *tensor.shape] = (tensor.shape, tensor.elements, tensor.bytes)
     return tensors, metadata
 
 
-def _members(text: str) -> Iterator[tuple[str, Any]]:
-    """The members of the outer object one by one, so that a long header is never held as a tree of objects."""
+def _members(raw: bytes) -> Iterable[tuple[str, Any]]:
+    """The members of the outer object; of a long header one by one, so that it is never held as a tree of objects.
+
+    orjson takes the last of two members of one name, so that it is used only where every entry is a member.
+    """
+    if len(raw) <= _SHORT:
+        try:
+            document = orjson.loads(raw)
+        except ValueError:
+            document = None
+        if isinstance(document, dict):
+            entries = len(document) - ("__metadata__" in document)
+            if raw.count(b'"dtype"') == raw.count(b'"shape"') == raw.count(b'"data_offsets"') == entries:
+                return document.items()
+    return _one_by_one(raw.decode("utf-8"))
+
+
+def _one_by_one(text: str) -> Iterator[tuple[str, Any]]:
     decode = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant).raw_decode
     space = _SPACE.match
     position = _after(space, text, 0) + 1
@@ -169,7 +201,7 @@ def _constant(name: str) -> Any:
     raise ValueError(f"{name} is no number of JSON")
 
 
-def _tensor(name: str, value: Any, start: int, size: int, problems: Problems) -> Tensor:
+def _tensor(name: str, value: Any, start: int, problems: Problems) -> Tensor:
     """One entry of the header; `ValueError` where it cannot be believed."""
     if not isinstance(value, dict):
         raise ValueError("its entry is no object")

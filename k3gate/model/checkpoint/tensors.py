@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -104,8 +106,10 @@ class LocalFile:
 @contextmanager
 def open_file(path: Path) -> Iterator[LocalFile]:
     """The file at `path`, named by the last part of its path. `OSError` where it cannot be opened."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
         yield LocalFile(descriptor, printable(path.name))
     finally:
         os.close(descriptor)
@@ -146,6 +150,13 @@ def check_layout(tensors: list[Tensor], start: int, add: Callable[[str, str], No
 
     Holes are the padding of GGUF for the caller to allow; this is the rule of safetensors.
     """
+    position = start
+    for tensor in tensors:
+        if tensor.begin != position:
+            break
+        position = tensor.end
+    else:
+        return position
     position = start
     before: Tensor | None = None
     for tensor in sorted(tensors, key=lambda one: (one.begin, one.end)):

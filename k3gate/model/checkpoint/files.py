@@ -1,0 +1,370 @@
+"""Which files make up a checkpoint: the shards that index or names call for, what is missing, and what lies beside.
+
+Finding them reads names, links and small JSON files, no weights. A checkpoint that is damaged is found all the
+same, with its problems; `UsageError` is for a place that holds none.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+from attrs import evolve, field, frozen
+
+from k3gate.documents import printable
+from k3gate.errors import UsageError
+from k3gate.model.checkpoint.tensors import Problem, shown
+from k3gate.records import Severity
+
+INDEX = "model.safetensors.index.json"
+CONFIG = "config.json"
+_INDEX_BYTES = 512 * 2**20
+_CONFIG_BYTES = 16 * 2**20
+_ENTRIES = 100_000
+_SHARD = re.compile(
+    r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5,6})\.(?P<format>safetensors|gguf)", re.ASCII
+)
+_MOST_SHARDS = 10_000
+_LICENCE = re.compile(r"(?i)(?:.*[-_.])?(?:licen[cs]e|copying)(?:[-_.].*)?")
+_TOKENIZER = re.compile(
+    r"(?i)tokenizer(?:_config)?\.(?:json|model)|tiktoken\.model|.*\.tiktoken|vocab\.json|merges\.txt"
+)
+_TEMPLATE = re.compile(r"(?i)chat_template\.(?:jinja|json)|encoding_.*\.py")
+
+
+@frozen
+class Part:
+    """A file with weights. `size` None: it is not there or cannot be read, and `trouble` says why."""
+
+    name: str
+    path: Path
+    size: int | None
+    trouble: str | None = None
+
+
+@frozen
+class Index:
+    """The map from tensors to files, as the checkpoint's index has it."""
+
+    file_of: Mapping[str, str] = field(repr=False)
+    total_size: object = None
+
+
+@frozen
+class FileSet:
+    """A checkpoint's files. `parts` are those that belong to it, `beside` other weight files in the folder."""
+
+    place: str
+    format: str
+    folder: Path
+    parts: tuple[Part, ...]
+    beside: tuple[Part, ...] = ()
+    index: Index | None = None
+    config: Mapping[str, Any] | None = None
+    licences: tuple[Path, ...] = ()
+    tokenizers: tuple[str, ...] = ()
+    templates: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+def find(place: str | Path) -> FileSet:
+    """The checkpoint at `place`: its folder, one of its files, or a repository in the cache of the Hub."""
+    given = Path(place)
+    name = printable(str(place))
+    try:
+        mode = given.stat().st_mode
+    except OSError as error:
+        raise UsageError(
+            f"{name}: {_why(given, error)}; give a checkpoint's folder or one of its files"
+        ) from error
+    if stat.S_ISREG(mode):
+        return _from_file(given, name)
+    if not stat.S_ISDIR(mode):
+        raise UsageError(
+            f"{name}: neither a folder nor a file; give a checkpoint's folder or one of its files"
+        )
+    folder, notes = _snapshot(given)
+    names = _names(folder)
+    found = _from_names(folder, names, name)
+    return evolve(found, notes=(*notes, *found.notes))
+
+
+def _from_file(path: Path, name: str) -> FileSet:
+    folder = path.parent
+    if path.name == INDEX or (
+        path.name == CONFIG and any(n.endswith(".safetensors") for n in _names(folder))
+    ):
+        return _from_names(folder, _names(folder), name)
+    match = _SHARD.fullmatch(path.name)
+    if match is not None and match["format"] == "gguf":
+        found = _split(folder, match, _names(folder), name)
+        note = f"{shown(path.name)} is part {int(match['number'])} of {int(match['count'])}: the whole set is read"
+        return evolve(found, notes=(note,))
+    if path.suffix == ".gguf":
+        return FileSet(name, "gguf", folder, (_part(folder, path.name),))
+    if path.suffix == ".safetensors":
+        names = _names(folder)
+        if match is not None or INDEX in names:
+            found = _from_names(folder, names, name)
+            if any(part.name == path.name for part in found.parts):
+                note = f"{shown(path.name)} is one of {len(found.parts)} files of a checkpoint: the whole is read"
+                return evolve(found, notes=(note,))
+        return FileSet(name, "safetensors", folder, (_part(folder, path.name),))
+    raise UsageError(f"{name}: not a checkpoint; give a folder, a .safetensors or a .gguf file")
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entry.name for entry, _ in zip(entries, range(_ENTRIES), strict=False))
+    except OSError as error:
+        raise UsageError(f"{printable(str(folder))}: {_why(folder, error)}; make it readable") from error
+
+
+def _snapshot(folder: Path) -> tuple[Path, list[str]]:
+    """The folder itself, or the snapshot of a repository in the Hub's cache (models--ORG--NAME)."""
+    snapshots = folder / "snapshots"
+    if not (snapshots.is_dir() and (folder / "blobs").is_dir()):
+        return folder, []
+    revisions = [name for name in _names(snapshots) if (snapshots / name).is_dir()]
+    if not revisions:
+        raise UsageError(
+            f"{printable(str(folder))}: a repository of the Hub's cache without a snapshot; download it"
+        )
+    if len(revisions) == 1:
+        return snapshots / revisions[0], [f"snapshot {revisions[0]} of the Hub's cache"]
+    try:
+        main = (folder / "refs" / "main").read_text("ascii", "replace").strip()
+    except OSError:
+        main = ""
+    if main in revisions:
+        others = len(revisions) - 1
+        return snapshots / main, [
+            f"snapshot {main} of the Hub's cache, which refs/main names; {others} more are there"
+        ]
+    few = ", ".join(revisions[:3])
+    raise UsageError(
+        f"{printable(str(folder))}: several snapshots ({few}); give the folder of one, below snapshots/"
+    )
+
+
+def _from_names(folder: Path, names: list[str], place: str) -> FileSet:
+    weights = [name for name in names if name.endswith(".safetensors")]
+    packed = [name for name in names if name.endswith(".gguf")]
+    if weights or INDEX in names:
+        found = _shards(folder, names, weights, place)
+    elif packed:
+        found = _one_of(folder, packed, names, place)
+    else:
+        other = next((n for n in names if n.endswith((".bin", ".pt", ".pth", ".npz"))), None)
+        why = (
+            f"{shown(other)} is of a format that is not read"
+            if other
+            else "no .safetensors and no .gguf file"
+        )
+        raise UsageError(f"{place}: not a checkpoint ({why}); give its folder or one of its files")
+    return evolve(
+        found,
+        licences=tuple(
+            folder / name for name in names if _LICENCE.fullmatch(name) and not name.endswith(".py")
+        ),
+        tokenizers=tuple(name for name in names if _TOKENIZER.fullmatch(name)),
+        templates=tuple(name for name in names if _TEMPLATE.fullmatch(name)),
+    )
+
+
+# --- safetensors ---
+
+
+def _shards(folder: Path, names: list[str], weights: list[str], place: str) -> FileSet:
+    problems: list[Problem] = []
+    notes: list[str] = []
+    index = _index(folder, problems) if INDEX in names else None
+    wanted = _wanted(weights, index, problems)
+    parts = tuple(_part(folder, name) for name in wanted)
+    beside = tuple(_part(folder, name) for name in weights if name not in set(wanted))
+    incomplete = _incomplete(folder)
+    if incomplete:
+        notes.append(
+            f"{len(incomplete)} unfinished downloads in the Hub's cache: {', '.join(incomplete[:3])}"
+        )
+    return FileSet(
+        place,
+        "safetensors",
+        folder,
+        parts,
+        beside,
+        index,
+        _config(folder, problems) if CONFIG in names else None,
+        notes=tuple(notes),
+        problems=tuple(problems),
+    )
+
+
+def _wanted(weights: list[str], index: Index | None, problems: list[Problem]) -> list[str]:
+    """The files that belong together: those of the index, else those that their numbers call for."""
+    if index is not None:
+        return sorted(set(index.file_of.values()))
+    sets: dict[tuple[str, int], set[int]] = {}
+    for name in weights:
+        match = _SHARD.fullmatch(name)
+        if match is not None:
+            sets.setdefault((match["stem"], int(match["count"])), set()).add(len(match["count"]))
+    if len(sets) == 1:
+        ((stem, count), widths) = next(iter(sets.items()))
+        if 0 < count <= _MOST_SHARDS and len(widths) == 1:
+            if count > 1:
+                problems.append(
+                    Problem(
+                        "no_index",
+                        Severity.MEDIUM,
+                        INDEX,
+                        f"{count} shards and no index: what belongs to them is told by their names alone",
+                    )
+                )
+            return [
+                f"{stem}-{number:05d}-of-{count:0{widths.pop()}d}.safetensors"
+                for number in range(1, count + 1)
+            ]
+    return weights
+
+
+def _index(folder: Path, problems: list[Problem]) -> Index | None:
+    document = _json(folder / INDEX, _INDEX_BYTES, problems)
+    if document is None:
+        return None
+    told = document.get("weight_map")
+    if not isinstance(told, dict) or not told:
+        problems.append(Problem("index", Severity.HIGH, INDEX, "the index has no weight_map"))
+        return None
+    file_of: dict[str, str] = {}
+    files: dict[str, str] = {}
+    for name, file in told.items():
+        if not isinstance(file, str) or not _plain(file):
+            problems.append(
+                Problem(
+                    "index",
+                    Severity.HIGH,
+                    INDEX,
+                    f"the index names {shown(str(file))}, which is no file of the folder",
+                )
+            )
+            return None
+        file_of[name] = files.setdefault(file, file)
+    metadata = document.get("metadata")
+    return Index(file_of, metadata.get("total_size") if isinstance(metadata, dict) else None)
+
+
+def _plain(name: str) -> bool:
+    """Whether a file's name stays in the folder."""
+    parts = name.split("/")
+    return bool(name) and len(name) < 256 and "\0" not in name and not ({"", ".", ".."} & set(parts))
+
+
+def _config(folder: Path, problems: list[Problem]) -> Mapping[str, Any] | None:
+    return _json(folder / CONFIG, _CONFIG_BYTES, problems)
+
+
+def _json(path: Path, limit: int, problems: list[Problem]) -> dict[str, Any] | None:
+    """The object in a small file; None with a problem where there is none."""
+    try:
+        raw = _read(path, limit)
+        document = orjson.loads(raw)
+        if not isinstance(document, dict):
+            raise ValueError("it is no JSON object")
+        return document
+    except OSError as error:
+        text = f"it cannot be read: {_why(path, error)}"
+    except ValueError as error:
+        text = f"it is no JSON: {str(error)[:200]}"
+    problems.append(Problem("json", Severity.HIGH, path.name, printable(text)))
+    return None
+
+
+def _read(path: Path, limit: int) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        raw = file.read(limit + 1)
+    if len(raw) > limit:
+        raise ValueError(f"more than {limit:,} bytes")
+    return raw
+
+
+def _incomplete(folder: Path) -> list[str]:
+    blobs = folder.parent.parent / "blobs"
+    if folder.parent.name != "snapshots" or not blobs.is_dir():
+        return []
+    return [name for name in _names(blobs) if name.endswith(".incomplete")]
+
+
+# --- GGUF ---
+
+
+def _one_of(folder: Path, packed: list[str], names: list[str], place: str) -> FileSet:
+    """The one model in a folder of GGUF files; vision parts (mmproj) belong to another program."""
+    models = [name for name in packed if "mmproj" not in name.lower()]
+    splits = {(m["stem"], int(m["count"])): m for name in models if (m := _SHARD.fullmatch(name)) is not None}
+    single = [name for name in models if _SHARD.fullmatch(name) is None]
+    if len(splits) + len(single) != 1:
+        few = ", ".join([*single, *(f"{stem}-*-of-{count:05d}.gguf" for stem, count in splits)][:4])
+        what = f"several models ({few})" if models else "vision parts (mmproj) alone"
+        raise UsageError(f"{place}: {what}; give one file of the model that is meant")
+    beside = tuple(_part(folder, name) for name in packed if name not in models)
+    found = (
+        FileSet(place, "gguf", folder, (_part(folder, single[0]),))
+        if single
+        else _split(folder, next(iter(splits.values())), names, place)
+    )
+    return evolve(found, beside=beside)
+
+
+def _split(folder: Path, match: re.Match[str], names: list[str], place: str) -> FileSet:
+    count = int(match["count"])
+    if not 0 < count <= _MOST_SHARDS:
+        raise UsageError(f"{place}: a set of {count} parts; sets of 1 to {_MOST_SHARDS} are read")
+    width = len(match["count"])
+    wanted = [f"{match['stem']}-{number:05d}-of-{count:0{width}d}.gguf" for number in range(1, count + 1)]
+    return FileSet(place, "gguf", folder, tuple(_part(folder, name) for name in wanted))
+
+
+# --- files ---
+
+
+def _part(folder: Path, name: str) -> Part:
+    """A file by its name, links followed: its size, or why it has none."""
+    path = folder / name
+    try:
+        found = path.stat()
+    except OSError as error:
+        return Part(name, path, None, _why(path, error))
+    if not stat.S_ISREG(found.st_mode):
+        return Part(name, path, None, "it is no regular file")
+    return Part(name, path, found.st_size)
+
+
+def _why(path: Path, error: OSError) -> str:
+    """What is in the way, in words: where a broken link leads, a loop, a right that is missing."""
+    if error.errno == errno.ELOOP:
+        return "its links go in a circle"
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        try:
+            return f"a link to {printable(str(path.readlink()))}, which is not there"
+        except OSError:
+            return "it is not there"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return "it may not be read"
+    return (error.strerror or str(error)).lower()
+
+
+def of_parts(parts: Iterable[Part]) -> int:
+    """Bytes of the files that are there."""
+    return sum(part.size or 0 for part in parts)
