@@ -93,6 +93,6 @@ def cpu_list(cpus: tuple[int, ...] | list[int]) -> str:
     return ",".join(parts) or "none"
 
 
-def count(number: int, noun: str) -> str:
-    """ "1 waiver", "2 waivers": for nouns that take an s."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def count(number: int, noun: str, plural: str | None = None) -> str:
+    """ "1 waiver", "2 waivers"; `plural` for nouns that do not take an s."""
+    return f"{number} {noun}" if number == 1 else f"{number:,} {plural or noun + 's'}"

@@ -18,7 +18,7 @@ from k3gate.model.checkpoint.tensors import Tensor
 VISION = ("vision_tower", "mm_projector")
 EMBEDDING = "embed_tokens"
 _STORED_BITS = {"U8": 8, "I8": 8, "U16": 16, "I16": 16, "I32": 32, "U32": 32, "I64": 64}
-_FP8 = ("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
+FP8 = ("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
 _LATENT_KEYS = ("self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa", "attn.wkv_a", "attn.wkv_a_with_mqa")
 _KEYS = ("self_attn.k_proj", "attn_k", "attention.wk", "attn.wk")
 _VALUES = ("self_attn.v_proj", "attn_v", "attention.wv", "attn.wv")
@@ -62,6 +62,19 @@ class Pair:
     scale_type: str | None
     group: int | None
     bits: int
+
+    @property
+    def meaning(self) -> str | None:
+        """What the scales are, by their type and layout; None where there are none."""
+        if self.scale_type is None:
+            return None
+        if self.scale_type == "F8_E8M0":
+            return "exponents, 2^(byte - 127)"
+        if self.scale_type == "U8":
+            return "exponents, 2^(byte - 127): inferred, bytes are no other scale"
+        return (
+            "factors; codes are multiplied by them: assumed for both names, weight_scale and weight_scale_inv"
+        )
 
 
 @frozen
@@ -140,7 +153,7 @@ class Tally:
             counted[2] += elements
             if expert is not None:
                 experts.add(expert)
-            if holds == names.CODES or dtype in _FP8:
+            if holds == names.CODES or dtype in FP8:
                 stored[name[: len(name) - ending] if ending else name] = kind, tensor
             elif holds == names.SCALES:
                 scales[name[: len(name) - ending]] = tensor

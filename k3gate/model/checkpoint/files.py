@@ -218,8 +218,9 @@ def _wanted(weights: list[str], index: Index | None, problems: list[Problem]) ->
         if match is not None:
             sets.setdefault((match["stem"], int(match["count"])), set()).add(len(match["count"]))
     if len(sets) == 1:
-        ((stem, count), widths) = next(iter(sets.items()))
+        (stem, count), widths = next(iter(sets.items()))
         if 0 < count <= _MOST_SHARDS and len(widths) == 1:
+            width = widths.pop()
             if count > 1:
                 problems.append(
                     Problem(
@@ -229,10 +230,7 @@ def _wanted(weights: list[str], index: Index | None, problems: list[Problem]) ->
                         f"{count} shards and no index: what belongs to them is told by their names alone",
                     )
                 )
-            return [
-                f"{stem}-{number:05d}-of-{count:0{widths.pop()}d}.safetensors"
-                for number in range(1, count + 1)
-            ]
+            return [f"{stem}-{number:05d}-of-{count:0{width}d}.safetensors" for number in range(1, count + 1)]
     return weights
 
 

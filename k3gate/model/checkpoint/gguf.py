@@ -6,6 +6,7 @@ package gguf (GGML_QUANT_SIZES).
 
 from __future__ import annotations
 
+import hashlib
 import math
 import struct
 from typing import Any
@@ -102,17 +103,20 @@ def read(source: Source) -> Header:
     tensors: list[Tensor] = []
     metadata: dict[str, object] = {}
     start = 0
+    digest = ""
     try:
         _version(source.read(0, 8))
         cursor.take(8)
         counts = struct.unpack("<QQ", cursor.take(16))
         metadata = _pairs(cursor, counts[1], counts[0], problems)
+        first = cursor.position
         start, tensors = _tensors(cursor, counts[0], metadata, problems)
+        digest = hashlib.sha256(source.read(first, cursor.position - first)).hexdigest()
     except _RefusedError as refused:
         problems.add("header", str(refused))
     else:
         _check(source.size, start, tensors, _alignment(metadata), problems)
-    return Header(source.name, source.size, "gguf", start, tuple(tensors), metadata, problems.told())
+    return Header(source.name, source.size, "gguf", start, tuple(tensors), metadata, problems.told(), digest)
 
 
 class _RefusedError(Exception):

@@ -6,6 +6,7 @@ A file is 8 bytes with the length of the header, the header in JSON, and the byt
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -75,7 +76,16 @@ def read(source: Source) -> Header:
         )
     else:
         _check(source.size, start, tensors, problems)
-    return Header(source.name, source.size, "safetensors", start, tuple(tensors), metadata, problems.told())
+    return Header(
+        source.name,
+        source.size,
+        "safetensors",
+        start,
+        tuple(tensors),
+        metadata,
+        problems.told(),
+        hashlib.sha256(raw).hexdigest(),
+    )
 
 
 def _pointer(source: Source, head: bytes, problems: Problems) -> Header:

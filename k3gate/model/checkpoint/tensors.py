@@ -64,6 +64,8 @@ class Header:
     tensors: tuple[Tensor, ...] = field(default=(), repr=False)
     metadata: dict[str, object] = field(factory=dict, repr=False)
     problems: tuple[Problem, ...] = ()
+    digest: str = ""
+    """SHA-256 of what names the tensors: their names, types, shapes and places."""
 
     @property
     def tensor_bytes(self) -> int:

@@ -180,7 +180,11 @@ def write(folder: Path) -> None:
         position = 0
         for tensor, dtype, shape in shard(number):
             size = math.prod(shape) * BITS[dtype] // 8
-            header[tensor] = {"dtype": dtype, "shape": list(shape), "data_offsets": [position, position + size]}
+            header[tensor] = {
+                "dtype": dtype,
+                "shape": list(shape),
+                "data_offsets": [position, position + size],
+            }
             weight_map[tensor] = name
             position += size
         raw = json.dumps(header, separators=(",", ":")).encode()
