@@ -6,10 +6,10 @@ from k3gate import units
 from k3gate.gate import hardware
 from k3gate.gate.judgement import Judgement, unproven
 from k3gate.host.channels import channels_of_processors
+from k3gate.host.memory import not_seen
+from k3gate.host.module_findings import NOTICED_PERCENT
 from k3gate.records import Inventory, Memory, RunRecord, State, Verdict
 
-DERATING_NOTICED = 0.5
-"""Percent below the rated speed from which on it counts: makers round 2933.3 MT/s to 2933 and to 2934."""
 _EVIDENCE = ("inventory:memory.dimms",)
 _AS_ROOT = 'Only root may read the firmware\'s memory table: run `sudo "$(command -v k3gate)" run`.'
 
@@ -17,13 +17,12 @@ _AS_ROOT = 'Only root may read the firmware\'s memory table: run `sudo "$(comman
 def population(record: RunRecord) -> Judgement:
     """Every channel of every processor that is there has a DRAM module, and as much memory as the others."""
     inventory, memory = record.inventory, record.inventory.memory
-    if memory.channels is None:
-        return _unknown(inventory, "memory.channels", "Which memory channels are populated is not known")
     wanted = channels_of_processors(inventory.cpu)
-    partial = _partial(memory)
-    if partial is not None:
-        return unproven(f"Whether every channel is populated is not known: {partial}.", _EVIDENCE)
-    missing = [*_empty(memory), *_lacking(inventory, wanted), *_bare_sockets(inventory)]
+    missing = [*_bare_sockets(inventory), *_too_few(inventory, wanted)]
+    if memory.channels is None and not missing:
+        return _unknown(inventory, "memory.channels", "Which memory channels are populated is not known")
+    if memory.channels is not None:
+        missing = [*_empty(memory), *_lacking(inventory, wanted), *_bare_sockets(inventory)]
     if missing:
         return Judgement(
             Verdict.FAIL,
@@ -34,7 +33,7 @@ def population(record: RunRecord) -> Judgement:
     uneven = _uneven(memory)
     if uneven is not None:
         return Judgement(Verdict.FAIL, uneven, observed=_observed(memory), evidence=_EVIDENCE)
-    doubt = _doubt(inventory, wanted)
+    doubt = _doubt(inventory, wanted) or not_seen(memory)
     if doubt is not None:
         return unproven(f"Whether every channel is populated is not known: {doubt}.", _EVIDENCE)
     if memory.mixed_sizes is None:
@@ -51,7 +50,7 @@ def population(record: RunRecord) -> Judgement:
 def speed(record: RunRecord) -> Judgement:
     """No DRAM module runs below the speed that it is rated for."""
     inventory, memory = record.inventory, record.inventory.memory
-    slowed = (memory.derating_percent or 0.0) > DERATING_NOTICED and memory.configured_mts is not None
+    slowed = (memory.derating_percent or 0.0) > NOTICED_PERCENT
     for field in ("configured_mts", "rated_mts", "derating_percent"):
         # Some modules may hide their rated speed: one that is known to be slowed is enough.
         if getattr(memory, field) is None and not slowed:
@@ -63,22 +62,27 @@ def speed(record: RunRecord) -> Judgement:
     doubt = inventory.provenance.get("memory.theoretical_bytes_per_s")
     if doubt is not None and doubt.state is State.FAILED and doubt.reason:
         return unproven(f"The speeds cannot be believed: {doubt.reason}.", _EVIDENCE)
+    if memory.populated is None and derating <= NOTICED_PERCENT:
+        return _unknown(
+            inventory, "memory.populated", "Whether every module runs at its rated speed is not known"
+        )
     rated = f"{memory.rated_mts:,}" if memory.rated_mts else "unknown"
-    observed = f"{configured:,} of {rated} MT/s"
-    if derating > DERATING_NOTICED:
+    slowest = f"{configured:,} MT/s" if configured else "a speed that not all of them tell"
+    observed = f"{configured:,} of {rated} MT/s" if configured else f"{units.significant(derating)} % below"
+    if derating > NOTICED_PERCENT:
         several = (memory.modules_per_channel or 1) > 1
         why = " Two modules on a channel often cost that." if several else ""
         return Judgement(
             Verdict.FAIL,
             f"Modules run up to {units.significant(derating)} % below their rated speed: the slowest at "
-            f"{configured:,} MT/s.{why}",
+            f"{slowest}.{why}",
             observed=observed,
             evidence=_EVIDENCE,
         )
     return Judgement(
         Verdict.PASS,
         f"Every module runs at its rated speed{' or above' if derating < 0 else ''}, the slowest at "
-        f"{configured:,} MT/s.",
+        f"{slowest}.",
         observed=observed,
         evidence=_EVIDENCE,
     )
@@ -122,33 +126,27 @@ def _doubt(inventory: Inventory, wanted: int | None) -> str | None:
             if memory.channels == wanted
             else f"{memory.channels} channels for {wanted} of the processors"
         )
-    if memory.channel_list is None:
-        return "the slots name no channel, and how many the processor has is not known"
-    sockets = {dimm.socket for dimm in dimms if dimm.socket is not None}
-    unused = any(not channel.processor for channel in memory.channel_list)
-    if unused and len(inventory.cpu.socket_list or ()) < len(sockets):
-        return "empty slots name sockets of which the table has no record, and the processor's channels are not known"
-    if not memory.arrays or any(array.devices is None for array in memory.arrays):
-        return "the table does not tell how many slots the board has, and nobody here knows the processor's channels"
-    return None
+    return f"how many channels {inventory.cpu.model or 'the processor'} has is not known here"
 
 
-def _partial(memory: Memory) -> str | None:
-    """Why the table is not whole: it was cut, or shows other slots than it counts."""
+def _too_few(inventory: Inventory, wanted: int | None) -> list[str]:
+    """Fewer modules than channels: whichever they are in, some channel is empty."""
+    memory = inventory.memory
     board = [dimm for dimm in memory.dimms or () if dimm.kind not in ("cxl", "hbm")]
-    told = [array.devices for array in memory.arrays or ()]
-    if board and told and None not in told:
-        slots = sum(devices or 0 for devices in told)
-        if slots != len(board):
-            return f"the table shows {len(board)} of the board's {slots} slots"
-    return next((note for note in memory.notes if "rest was not read" in note or "truncated" in note), None)
+    if not board or wanted is None or memory.populated is None:
+        return []
+    modules = sum(dimm.populated is not False for dimm in board)
+    few = f"{modules} modules for the {wanted} channels of {inventory.cpu.model}"
+    return [few] if modules < wanted else []
 
 
 def _bare_sockets(inventory: Inventory) -> list[str]:
     """Processors without a single DRAM module, where the modules name their sockets."""
     sockets = {dimm.socket for dimm in inventory.memory.dimms or () if dimm.kind == "dram"}
     processors = inventory.cpu.sockets
-    if None in sockets or not sockets or not processors or len(sockets) >= processors:
+    if None in sockets or not sockets or not processors or inventory.memory.populated is None:
+        return []
+    if len(sockets) >= processors:
         return []
     return [f"{len(sockets)} of {processors} processors have memory modules"]
 

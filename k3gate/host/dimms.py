@@ -105,13 +105,15 @@ def summarize(
     *,
     virtual: bool | None = None,
     missing: Reason | None = None,
+    cut: str | None = None,
     sockets: int | None = None,
     channels_per_socket: int | None = None,
     channels_of_processors: int | None = None,
 ) -> Summary:
     """The summary of the records of types 17, 16 and 4.
 
-    `devices` None: there is no table, and `missing` says why. `sockets`: how many processors the kernel sees.
+    `devices` None: there is no table, and `missing` says why. `cut`: why a part of the table was not read, so that
+    what was read may be less than there is. `sockets`: how many processors the kernel sees.
     `channels_per_socket`, where the processor's model is known to have so many, helps with boards whose
     locators name no channel; `channels_of_processors` with tables that leave out the slots of empty ones.
     """
@@ -128,7 +130,7 @@ def summarize(
     inside = [
         index for index, dimm in enumerate(dimms) if dimm.kind != "hbm" and not _expander(*pairs[index])
     ]
-    slots = _placed([dimms[index] for index in inside])
+    slots = _placed([dimms[index] for index in inside], max(sockets or 0, len(processors)))
     note = ""
     if not all(dimm.channel for dimm in slots if dimm.kind == "dram"):
         positions = _by_sets(slots, [pairs[index][0] for index in inside], channels_per_socket)
@@ -138,8 +140,12 @@ def summarize(
     for index, dimm in zip(inside, slots, strict=True):
         dimms[index] = dimm
     absent = _absent_processors(slots, processors, sockets)
-    found = _channels(slots, absent, channels_per_socket)
-    summary = _summary(dimms, slots, found, channels_of_processors)
+    partial = _partial(pairs, dimms, cut)
+    if partial:
+        found = _Channels(reason=partial)
+    else:
+        found = _channels(slots, absent, channels_per_socket, channels_of_processors)
+    summary = _summary(dimms, slots, found, channels_of_processors, partial)
     return evolve(summary, notes=(note, *summary.notes)) if note else summary
 
 
@@ -157,6 +163,28 @@ def _system_memory(
         for device in devices
     ]
     return [(d, array) for d, array in pairs if array is None or array.use in (None, "system memory")]
+
+
+def _partial(
+    pairs: Sequence[tuple[MemoryDevice, MemoryArray | None]], dimms: Sequence[Dimm], cut: str | None
+) -> str | None:
+    """Why the slots are not all: the board's arrays count others than are listed. Of expanders nobody asks.
+
+    Where no array counts them, a table that was cut may lack some.
+    """
+    listed: Counter[int] = Counter()
+    arrays: dict[int, MemoryArray] = {}
+    for (_, array), dimm in zip(pairs, dimms, strict=True):
+        if array is not None and dimm.kind not in ("cxl", "hbm"):
+            listed[array.handle] += 1
+            arrays[array.handle] = array
+    counts = [array.devices for array in arrays.values()]
+    if not counts or not all(counts):
+        return cut
+    slots = sum(devices or 0 for devices in counts)
+    if slots != listed.total():
+        return f"the table shows {listed.total()} of the board's {slots} slots"
+    return None
 
 
 def _looks_virtual(devices: Sequence[MemoryDevice]) -> bool:
@@ -182,6 +210,7 @@ def _dimm(device: MemoryDevice, array: MemoryArray | None) -> Dimm:
         bank=device.bank_locator,
         bytes=device.size_bytes,
         populated=populated,
+        kind="cxl" if _expander(device, array) else None,
     )
     if populated is False:
         return dimm
@@ -240,8 +269,9 @@ def _persistent(device: MemoryDevice) -> bool:
     )
 
 
-def _placed(dimms: Sequence[Dimm]) -> list[Dimm]:
-    """The slots with their places; none has a channel where two slots would be the same."""
+def _placed(dimms: Sequence[Dimm], sockets: int) -> list[Dimm]:
+    """The slots with their places; none has a channel where two slots would be the same, and none a socket where
+    letters that may be sockets are more than the board has (`sockets`; 0: not known)."""
     places = [locate(dimm.locator, dimm.bank) for dimm in dimms]
     if not _distinct(places):
         others = [locate(dimm.locator, None) for dimm in dimms]
@@ -249,6 +279,9 @@ def _placed(dimms: Sequence[Dimm]) -> list[Dimm]:
             places = others
         else:
             places = [Place(socket=place.socket) for place in places]
+    letters = {place.socket for place in places if not place.sure} - {None}
+    if sockets and len(letters) > sockets:
+        places = [place if place.sure else Place(slot=place.slot) for place in places]
     return [
         evolve(d, socket=p.socket, controller=p.controller, channel=p.channel, slot=p.slot)
         for d, p in zip(dimms, places, strict=True)
@@ -260,7 +293,12 @@ def _distinct(places: Sequence[Place]) -> bool:
     return len(set(sure)) == len(sure)
 
 
-def _channels(slots: Sequence[Dimm], absent: frozenset[int], channels_per_socket: int | None) -> _Channels:
+def _channels(
+    slots: Sequence[Dimm],
+    absent: frozenset[int],
+    channels_per_socket: int | None,
+    channels_of_processors: int | None,
+) -> _Channels:
     """The channels by their names, else by what is evident without."""
     there = [dimm for dimm in slots if dimm.populated is not False]
     if not there:
@@ -279,7 +317,7 @@ def _channels(slots: Sequence[Dimm], absent: frozenset[int], channels_per_socket
         lost = sum(dimm.channel is None for dimm in slots)
         note = f"the locators of {lost} slots name no channel" if lost else ""
         return _Channels(sum(channel.dram > 0 for channel in named), named, note=note)
-    return _evident(dram, slots, absent, channels_per_socket)
+    return _evident(dram, slots, absent, channels_per_socket, channels_of_processors)
 
 
 def _absent_processors(
@@ -296,8 +334,19 @@ def _absent_processors(
         if None not in filled and len(filled) == seen and len(numbers) > max(len(filled), len(processors)):
             return frozenset(n for n in numbers if n not in filled)
         return frozenset()
-    absent = frozenset(n for n, cpu in zip(numbers, processors, strict=True) if cpu.populated is False)
+    absent = frozenset(
+        n for n, cpu in zip(numbers, _in_order(processors), strict=True) if cpu.populated is False
+    )
     return frozenset() if any(d.populated is not False and d.socket in absent for d in slots) else absent
+
+
+def _in_order(processors: Sequence[Processor]) -> Sequence[Processor]:
+    """The sockets by the numbers in their names, where each has one of its own; else as the table has them."""
+    found = [re.search(r"(\d{1,2})\D*$", one.socket or "", re.ASCII) for one in processors]
+    numbers = [int(match[1]) for match in found if match is not None]
+    if len(set(numbers)) < len(processors):
+        return processors
+    return [one for _, one in sorted(zip(numbers, processors, strict=True), key=lambda pair: pair[0])]
 
 
 _Key = tuple[int | None, int | None, str | None]
@@ -373,7 +422,11 @@ def _by_sets(
 
 
 def _evident(
-    dram: Sequence[Dimm], slots: Sequence[Dimm], absent: frozenset[int], channels_per_socket: int | None
+    dram: Sequence[Dimm],
+    slots: Sequence[Dimm],
+    absent: frozenset[int],
+    channels_per_socket: int | None,
+    channels_of_processors: int | None,
 ) -> _Channels:
     """Channels that no locator names: a lone module of each socket has one; full sockets use all they have."""
     sockets = [dimm.socket for dimm in dram]
@@ -387,12 +440,22 @@ def _evident(
             f"the locators name no channel; all slots are filled, so all {channels_per_socket} of each socket"
         )
         return _Channels(channels_per_socket * len(by_socket), note=note)
+    whole = channels_of_processors
+    if len(dram) == len(slots) and whole and len(slots) % whole == 0 and len(slots) // whole <= MOST_SLOTS:
+        note = (
+            f"the locators name no channel; all slots are filled, so all {whole} channels of the processors"
+        )
+        return _Channels(whole, note=note)
     example = next((dimm.locator or dimm.bank for dimm in dram if not dimm.channel), None)
     return _Channels(reason=f"the locators ({example or 'none'}) do not name the channel")
 
 
 def _summary(
-    dimms: Sequence[Dimm], slots: Sequence[Dimm], found: _Channels, channels_of_processors: int | None
+    dimms: Sequence[Dimm],
+    slots: Sequence[Dimm],
+    found: _Channels,
+    channels_of_processors: int | None,
+    partial: str | None,
 ) -> Summary:
     """Every field, with the reason of each that cannot be had."""
     reasons: dict[str, Reason] = {}
@@ -425,12 +488,16 @@ def _summary(
         dimms=tuple(dimms),
         slots=len(slots),
         populated=shown(
-            None if any(dimm.populated is None for dimm in slots) else modules,
+            None if partial or any(dimm.populated is None for dimm in slots) else modules,
             "populated",
-            "of some slots the table does not tell whether they hold a module",
+            partial or "of some slots the table does not tell whether they hold a module",
         ),
-        dram_bytes=shown(_total(dram), "dram_bytes", sizes),
-        pmem_bytes=shown(_total([d for d in slots if d.kind == "pmem"]), "pmem_bytes", sizes),
+        dram_bytes=shown(None if partial else _total(dram), "dram_bytes", partial or sizes),
+        pmem_bytes=shown(
+            None if partial else _total([d for d in slots if d.kind == "pmem"]),
+            "pmem_bytes",
+            partial or sizes,
+        ),
         channels=shown(found.count, "channels", found.reason),
         channel_list=shown(named, "channel_list", unnamed),
         empty_channels=shown(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from k3gate.host import module_findings
+from k3gate.host import module_findings, setting_findings
 from k3gate.host import numa as nodes
 from k3gate.host.memory import MEMINFO
 from k3gate.records import Finding, Inventory, Numa, Severity
@@ -348,4 +348,5 @@ _RULES: tuple[Callable[[Inventory], Iterator[Finding]], ...] = (
     _topology,
     _kernel,
     _frequency,
+    setting_findings.find,
 )

@@ -21,6 +21,7 @@ ENTRIES = "sys/firmware/dmi/entries"
 _ENTRY = re.compile(r"(\d{1,3})-(\d{1,5})", re.ASCII)
 _BYTES = 1024 * 1024
 _ENTRIES = 20_000
+_END = b"\x7f\x04\xff\xff\0\0"
 
 
 @frozen
@@ -59,20 +60,24 @@ def read(root: Root) -> Firmware:
 
 
 def _entries(root: Root) -> bytes:
-    """All `raw` files of the entries folder, in the order of their types: a table without an end marker."""
+    """All `raw` files of the entries folder, in the order of their types; an end marker only where none was lost."""
     found = [
         (int(match[1]), int(match[2])) for name in root.names(ENTRIES) if (match := _ENTRY.fullmatch(name))
     ]
-    parts, size = [], 0
+    parts, size, whole = [], 0, True
     for kind, number in sorted(found)[:_ENTRIES]:
         try:
             part = root.raw(f"{ENTRIES}/{kind}-{number}/raw")
         except (OSError, ValueError):
+            whole = False
             continue
         size += len(part)
         if size > _BYTES:
+            whole = False
             break
         parts.append(part)
+    if parts and whole and not parts[-1].startswith(_END[:1]):
+        parts.append(_END)
     return b"".join(parts)
 
 

@@ -37,6 +37,7 @@ volatile: frozenset[str] = frozenset(
         "provenance.limits.usable_memory_bytes",
         "findings.high_load",
         "findings.memory_errors",
+        "findings.memory_in_use",
         "findings.node_memory_differs",
         "findings.swap_in_use",
         "root",

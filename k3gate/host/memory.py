@@ -22,6 +22,7 @@ MODULE_FIELDS = tuple(
     if not field.name.endswith(("total_bytes", "available_bytes", "used_bytes")) and field.name != "notes"
 )
 """What the firmware's table tells: all but what the kernel counts."""
+_CUT = re.compile(r"truncated|structures?\b.*rest was not read|larger than .*rest was not read")
 _POOL = re.compile(r"hugepages-(\d{1,12})kB", re.ASCII)
 
 
@@ -45,6 +46,7 @@ def _with_modules(memory: Memory, notes: Notes, firmware: Firmware, cpu: Cpu, vi
         table.arrays,
         table.processors,
         virtual=virtual,
+        cut=next((text for text in table.problems if _CUT.search(text)), None),
         sockets=cpu.sockets,
         channels_per_socket=channels_per_socket(cpu),
         channels_of_processors=channels_of_processors(cpu),
@@ -124,10 +126,22 @@ def in_memory_mode(memory: Memory) -> bool:
     return bool(total and dram and memory.pmem_bytes and total > 1.02 * dram)
 
 
+def not_seen(memory: Memory) -> str | None:
+    """Whether the kernel has less than the modules hold, by about one of them or more; in words.
+
+    A kernel keeps some 2 % for itself, which is less than half a module of up to 24.
+    """
+    total, dram = memory.total_bytes, memory.dram_bytes
+    sizes = [dimm.bytes for dimm in memory.dimms or () if dimm.kind == "dram" and dimm.bytes]
+    if not total or not dram or not sizes or total >= 0.965 * dram or dram - total < 0.9 * min(sizes):
+        return None
+    return f"the kernel has {gib(total)} of the {gib(dram)} that the modules hold, as if one or more were not used"
+
+
 # What counts modules as DRAM of a channel.
 _COUNTED = (
     *("dram_bytes", "channels", "channel_list", "empty_channels", "modules_per_channel"),
-    *("theoretical_bytes_per_s", "full_bytes_per_s"),
+    *("theoretical_bytes_per_s", "full_bytes_per_s", "mixed_sizes", "mixed_speeds", "mixed_parts"),
 )
 
 

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from k3gate.host.channels import usable_channels
-from k3gate.host.memory import in_memory_mode
-from k3gate.records import Finding, Inventory, Memory, Severity
+from k3gate.host.memory import in_memory_mode, not_seen
+from k3gate.records import Edac, EdacController, EdacModule, Finding, Inventory, Memory, Severity
 from k3gate.units import count, gib, quantity, significant
 
-_NOTICED_PERCENT = 0.5
+NOTICED_PERCENT = 0.5
+"""Percent off the rated speed from which on it counts: makers round 2933.3 MT/s to 2933 and to 2934."""
+
+
+_EMPTY_COSTS = (
+    "Decoding K3 streams weights from all channels at once: an empty one carries nothing, and the rest interleave "
+    "more coarsely."
+)
 
 
 def find(inventory: Inventory) -> Iterator[Finding]:
@@ -29,7 +36,12 @@ def _channels(inventory: Inventory) -> Iterator[Finding]:
     memory = inventory.memory
     named = memory.empty_channels or ()
     whole = usable_channels(inventory.cpu, memory)
-    if whole is None or memory.channels is None or memory.channels >= whole:
+    if whole is None:
+        return
+    if memory.channels is None:
+        yield from _too_few(inventory, whole)
+        return
+    if memory.channels >= whole:
         return
     empty = whole - memory.channels
     rates = ""
@@ -48,27 +60,46 @@ def _channels(inventory: Inventory) -> Iterator[Finding]:
         f"{count(empty, 'memory channel')} of {whole} {'is' if empty == 1 else 'are'} empty",
         f"{shown}{rates}",
         "a module in every channel",
-        "Decoding K3 streams weights from all channels at once: an empty one carries nothing, and the rest "
-        "interleave more coarsely.",
+        _EMPTY_COSTS,
         "Fill the empty channels with modules of the kind that the others hold; if they are not empty, reseat "
         "or replace what the firmware does not see.",
     )
 
 
-def _speed(memory: Memory) -> Iterator[Finding]:
-    derating, configured = memory.derating_percent, memory.configured_mts
-    if derating is None or configured is None:
+def _too_few(inventory: Inventory, whole: int) -> Iterator[Finding]:
+    """Fewer modules than channels, where their slots do not tell which are empty."""
+    modules = inventory.memory.populated
+    if modules is None or modules >= whole:
         return
+    yield Finding(
+        "empty_channels",
+        Severity.HIGH,
+        f"At least {whole - modules} of {count(whole, 'memory channel')} are empty",
+        f"{count(modules, 'module')} for the {whole} channels of {inventory.cpu.model}; which are empty the slots do "
+        "not tell",
+        "a module in every channel",
+        _EMPTY_COSTS,
+        "Look up in the board's manual which slots belong to which channel, and fill every channel alike.",
+    )
+
+
+def _speed(memory: Memory) -> Iterator[Finding]:
+    derating = memory.derating_percent
+    if derating is None:
+        return
+    configured = (
+        f"{memory.configured_mts:,} MT/s" if memory.configured_mts else "less, as far as the modules tell"
+    )
     rated = f"{memory.rated_mts:,} MT/s" if memory.rated_mts else "more, as far as the modules tell"
     if memory.theoretical_bytes_per_s is None and memory.notes:
         return  # the firmware may give clocks for rates
-    if derating > _NOTICED_PERCENT:
+    if derating > NOTICED_PERCENT:
         two = (memory.modules_per_channel or 1) > 1
         yield Finding(
             "modules_slowed",
             Severity.MEDIUM,
             "Memory runs below its rated speed",
-            f"configured {configured:,} MT/s, rated {rated}: up to {significant(derating)} % less",
+            f"configured {configured}, rated {rated}: up to {significant(derating)} % less",
             "the rated speed",
             "Decoding is bound by memory: a slower module costs that share of the tokens per second.",
             "Two modules on a channel often cost a speed grade: one larger module per channel keeps it."
@@ -76,12 +107,12 @@ def _speed(memory: Memory) -> Iterator[Finding]:
             else "Look at the memory speed in the firmware settings, at what the processor supports, and for a "
             "slower module among the others.",
         )
-    elif derating < -_NOTICED_PERCENT:
+    elif derating < -NOTICED_PERCENT:
         yield Finding(
             "modules_overclocked",
             Severity.MEDIUM,
             "Memory runs above its rated speed",
-            f"configured {configured:,} MT/s, rated {rated}",
+            f"configured {configured}, rated {rated}",
             "the rated speed",
             "A wrong bit in a weight or a cache stays until the next load; nobody vouches for this speed.",
             "Turn the memory profile off in the firmware settings, or order modules that are rated for it.",
@@ -103,14 +134,18 @@ def _mixture(memory: Memory) -> Iterator[Finding]:
             "Populate all channels with modules of one size.",
         )
     if memory.mixed_speeds:
-        rated = sorted({dimm.rated_mts for dimm in dram if dimm.rated_mts})
+        speeds = sorted({(dimm.configured_mts or 0, dimm.rated_mts or 0) for dimm in dram})
         yield Finding(
             "mixed_module_speeds",
             Severity.MEDIUM,
             "Memory modules of several speeds",
-            ", ".join(f"{sum(d.rated_mts == rate for d in dram)} rated {rate:,} MT/s" for rate in rated),
+            ", ".join(
+                f"{sum((d.configured_mts or 0, d.rated_mts or 0) == pair for d in dram)} at {_mts(pair[0])}, rated "
+                f"{_mts(pair[1])}"
+                for pair in speeds
+            ),
             "one speed",
-            "All modules of a machine run as slowly as its slowest.",
+            "Modules of a machine mostly run as slowly as its slowest, and what interleaves waits for it.",
             "Replace the slower modules.",
         )
     parts = sorted({dimm.part_number for dimm in dram if dimm.part_number})
@@ -124,6 +159,10 @@ def _mixture(memory: Memory) -> Iterator[Finding]:
             "Modules of other makes may train to other timings; a second machine may get another mixture.",
             "Order one part number, and write it into the bill of materials.",
         )
+
+
+def _mts(rate: int) -> str:
+    return f"{rate:,} MT/s" if rate else "an unknown speed"
 
 
 def _errors(inventory: Inventory) -> Iterator[Finding]:
@@ -143,9 +182,8 @@ def _errors(inventory: Inventory) -> Iterator[Finding]:
     corrected, uncorrected = edac.corrected or 0, edac.uncorrected or 0
     if corrected or uncorrected:
         bad = [
-            f"{one.name or one.id}: {one.corrected or 0:,} corrected, {one.uncorrected or 0:,} uncorrected"
-            for one in edac.controllers
-            if one.corrected or one.uncorrected
+            f"{where}: {one.corrected or 0:,} corrected, {one.uncorrected or 0:,} uncorrected"
+            for where, one in _with_errors(edac)
         ]
         yield Finding(
             "memory_errors",
@@ -157,6 +195,16 @@ def _errors(inventory: Inventory) -> Iterator[Finding]:
             "an uncorrected error ends the process, or worse, does not.",
             "Find the module by its label in /sys/devices/system/edac, and have it replaced before you buy.",
         )
+
+
+def _with_errors(edac: Edac) -> Iterator[tuple[str, EdacController | EdacModule]]:
+    """The modules that errors were counted for, by their labels; of a controller without such the controller."""
+    for controller in edac.controllers:
+        known = [one for one in controller.modules if one.corrected or one.uncorrected]
+        for module in known:
+            yield module.label or f"{controller.name or controller.id} {module.id}", module
+        if not known and (controller.corrected or controller.uncorrected):
+            yield controller.name or controller.id, controller
 
 
 def _seen(inventory: Inventory) -> Iterator[Finding]:
@@ -176,10 +224,10 @@ def _seen(inventory: Inventory) -> Iterator[Finding]:
             "of the latter, and nothing in the nodes shows it.",
             "Switch the modules to App Direct in the firmware settings, or count the DRAM alone.",
         )
-    elif total < 0.9 * dram:
+    elif not_seen(memory) is not None:
         yield Finding(
             "memory_not_seen",
-            Severity.HIGH,
+            Severity.HIGH if total < 0.9 * dram else Severity.MEDIUM,
             "The kernel sees less memory than is installed",
             f"{gib(total)} of {gib(dram)}",
             "all of it, less what kernel and firmware keep",

@@ -64,12 +64,15 @@ def judged(check: Any, make_record: Any, bare_metal: Any) -> Any:
 
 
 def test_all_channels_alike_pass(judged: Any) -> None:
-    found = judged("roofline.population", memory(*(channel(one) for one in "ABCDEFGH")))
+    found = judged(
+        "roofline.population", memory(*(channel(one) for one in "ABCDEFGH")), model="AMD EPYC 7763"
+    )
     assert found.verdict is Verdict.PASS
     assert found.observed == "8 of 8 channels"
     assert found.reason == "All 8 channels are populated alike."
     assert found.evidence == ("inventory:memory.dimms",)
-    both = judged("roofline.population", memory(*(channel(one, 128, modules=2) for one in "ABCD")))
+    both = memory(*(channel(one, 128, modules=2) for one in "ABCD"))
+    both = judged("roofline.population", both, model="Intel(R) Xeon(R) CPU E5-2680 v4 @ 2.40GHz")
     assert both.reason == "All 4 channels are populated alike, 2 modules each."
 
 
@@ -138,20 +141,46 @@ def test_channels_without_names_pass_only_where_the_processors_number_is_met(jud
     assert judged("roofline.population", mixed, model="AMD EPYC 7763").verdict is Verdict.FAIL
 
 
-def test_a_table_that_leaves_out_slots_proves_nothing(judged: Any) -> None:
-    """Firmware that lists only what is plugged in shows no holes: its own count of slots tells of them."""
-    eight = memory(*(channel(one) for one in "ABCD"))
-    sixteen = attrs.evolve(eight, arrays=(MemoryArray("system board", None, None, 16),))
-    found = judged("roofline.population", sixteen)
-    assert found.verdict is Verdict.UNPROVEN
-    assert "the table shows 4 of the board's 16 slots" in found.reason
-    untold = attrs.evolve(eight, arrays=())
-    assert judged("roofline.population", untold).verdict is Verdict.UNPROVEN
-    five = (MemoryArray("system board", None, None, 5),)
-    unnamed = attrs.evolve(
-        eight, arrays=five, dimms=(*eight.dimms, Dimm(locator="X9", bytes=0, populated=False))
-    )
+def test_slots_that_name_no_channel_prove_nothing(judged: Any) -> None:
+    four = memory(*(channel(one) for one in "ABCD"))
+    unnamed = attrs.evolve(four, dimms=(*four.dimms, Dimm(locator="X9", bytes=0, populated=False)))
     assert "1 of 5 slots name no channel" in judged("roofline.population", unnamed).reason
+
+
+def test_as_many_channels_as_slots_prove_nothing_where_the_processor_is_not_known(judged: Any) -> None:
+    """A board may have slots for fewer channels than its processor."""
+    found = judged("roofline.population", memory(*(channel(one) for one in "ABCDEFGH")))
+    assert found.verdict is Verdict.UNPROVEN
+    assert "how many channels EXAMPLE has is not known" in found.reason
+
+
+@pytest.mark.parametrize("model", ["AMD EPYC 9654", "EXAMPLE"])
+def test_fewer_modules_than_channels_fail_whatever_the_slots_are_called(judged: Any, model: str) -> None:
+    dimms = tuple(
+        Dimm(locator=f"PROC 1 DIMM {n}", bytes=64 * GIB, populated=n < 11, kind="dram") for n in range(12)
+    )
+    unnamed = memory(
+        dimms=dimms, channels=None, channel_list=None, empty_channels=None, populated=11, slots=12
+    )
+    found = judged("roofline.population", unnamed, model=model)
+    full = attrs.evolve(unnamed, populated=12, dimms=tuple(attrs.evolve(d, populated=True) for d in dimms))
+    assert judged("roofline.population", full, model=model).verdict is Verdict.UNPROVEN
+    if model == "EXAMPLE":
+        assert found.verdict is Verdict.UNPROVEN
+    else:
+        assert found.verdict is Verdict.FAIL
+        assert "modules for the 12 channels of AMD EPYC 9654" in found.reason
+
+
+def test_a_module_that_the_kernel_does_not_use_is_not_passed(judged: Any) -> None:
+    """Firmware maps out a bad module and goes on listing it."""
+    whole = memory(*(channel(one) for one in "ABCDEFGH"), dram_bytes=512 * GIB)
+    for total, verdict in ((502, Verdict.PASS), (440, Verdict.UNPROVEN)):
+        found = judged(
+            "roofline.population", attrs.evolve(whole, total_bytes=total * GIB), model="AMD EPYC 7763"
+        )
+        assert found.verdict is verdict
+    assert "as if one or more were not used" in found.reason
 
 
 def test_sockets_with_unlike_numbers_of_channels_fail(judged: Any) -> None:
@@ -203,11 +232,14 @@ def test_two_modules_on_a_channel_are_named_as_the_likely_cause(judged: Any) -> 
 
 def test_a_table_that_was_cut_decides_nothing(judged: Any) -> None:
     """The slow and the missing modules may stand in the part that is lost."""
-    whole = memory(*(channel(one) for one in "ABCDEFGH"))
-    cut = attrs.evolve(whole, notes=("truncated: the entry point tells 9000 bytes",))
-    found = judged("roofline.population", cut, model="AMD EPYC 7763")
-    assert found.verdict is Verdict.UNPROVEN
-    assert "truncated" in found.reason
+    lost = memory(*(channel(one) for one in "ABCDEFGH"), channels=None, channel_list=None, populated=None)
+    told = Provenance(State.NOT_PRESENT, None, "the table shows 8 of the board's 16 slots")
+    for name, field in (("population", "channels"), ("speed", "populated")):
+        found = judged(f"roofline.{name}", lost, model="AMD EPYC 7763", **{field: told})
+        assert found.verdict is Verdict.UNPROVEN
+        assert "8 of the board's 16 slots" in found.reason
+    slow = attrs.evolve(lost, derating_percent=10.0)
+    assert judged("roofline.speed", slow, model="AMD EPYC 7763").verdict is Verdict.FAIL
 
 
 def test_a_processor_without_modules_fails(
@@ -220,30 +252,12 @@ def test_a_processor_without_modules_fails(
     assert "1 of 2 processors have memory modules" in found.reason
 
 
-def test_a_socket_of_which_the_table_has_no_record_is_left_out_where_the_processor_is_known(
-    judged: Any,
-) -> None:
-    """What the slots name may be no socket: only the processor's own number of channels can tell."""
-    here = memory(*(channel(one) for one in "ABCDEFGH"))
-    gone = [
-        attrs.evolve(channel(one, 0), name=f"socket 1 channel {one}", processor=False) for one in "ABCDEFGH"
-    ]
-    slots = tuple(Dimm(socket=1, channel=one, bytes=0, populated=False) for one in "ABCDEFGH")
-    board = attrs.evolve(
-        here,
-        channel_list=(*(here.channel_list or ()), *gone),
-        dimms=(*(here.dimms or ()), *slots),
-        arrays=(MemoryArray("system board", "multi-bit ECC", None, 16),),
-    )
-    assert judged("roofline.population", board, model="AMD EPYC 7763").verdict is Verdict.PASS
-    unknown = judged("roofline.population", board)
-    assert unknown.verdict is Verdict.UNPROVEN
-    assert "no record" in unknown.reason
-
-
 def test_one_module_that_is_known_to_be_slowed_is_enough(judged: Any) -> None:
     """Six of eight modules hide their rated speed; the other two run 8 % below theirs."""
     some = memory(channel("A"), configured_mts=2933, rated_mts=None, derating_percent=8.34)
     found = judged("roofline.speed", some)
     assert found.verdict is Verdict.FAIL
     assert "8.34 % below" in found.reason
+    untold = judged("roofline.speed", attrs.evolve(some, configured_mts=None))
+    assert untold.verdict is Verdict.FAIL
+    assert "a speed that not all of them tell" in untold.reason

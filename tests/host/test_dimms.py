@@ -59,9 +59,12 @@ def memory(
     return bytes(formatted) + b"".join(s + b"\0" for s in strings) + (b"\0" if strings else b"\0\0")
 
 
-def array(use: int = 3, location: int = 3, handle: int = 0x10) -> bytes:
+def array(use: int = 3, location: int = 3, handle: int = 0x10, devices: int = 0) -> bytes:
+    """An array; 0 devices: it does not tell how many slots it has."""
     formatted = bytearray(0x17)
-    struct.pack_into("<BBHBBBI", formatted, 0, 16, 0x17, handle, location, use, 6, 0x8000_0000)
+    struct.pack_into(
+        "<BBHBBBIHH", formatted, 0, 16, 0x17, handle, location, use, 6, 0x8000_0000, 0xFFFE, devices
+    )
     return bytes(formatted) + b"\0\0"
 
 
@@ -264,12 +267,53 @@ def test_memory_beside_the_channels() -> None:
     vacant = MemoryDevice(2, array_handle=0x20, size_bytes=0)
     summary = summarize([hbm, *slots, cxl, vacant], arrays)
     consistent(summary)
-    assert [dimm.kind for dimm in summary.dimms or ()] == ["hbm", *["dram"] * 12, "cxl", None]
+    assert [dimm.kind for dimm in summary.dimms or ()] == ["hbm", *["dram"] * 12, "cxl", "cxl"]
     assert (summary.slots, summary.populated, summary.channels) == (12, 12, 12)
     only = summarize([hbm], arrays)
     consistent(only)
     assert (only.slots, only.populated, only.channels) == (0, 0, None)
     assert only.reasons["mixed_parts"].text == "no DRAM module is installed"
+
+
+def test_a_table_that_leaves_out_slots_tells_no_channels() -> None:
+    """Firmware that lists only what is plugged in shows no holes, and a cut table lacks what stood at its end."""
+    summary = read(socket(), [array(devices=16)])
+    for name in ("channels", "populated", "dram_bytes", "theoretical_bytes_per_s", "empty_channels"):
+        assert getattr(summary, name) is None
+        assert summary.reasons[name].text == "the table shows 12 of the board's 16 slots"
+    assert read(socket(), [array(devices=12)]).channels == 12
+    cut = "truncated: the structure at byte 9 is not whole"
+    assert read(socket(), cut=cut).reasons["channels"].text == cut
+    assert read(socket(), [array(devices=12)], cut=cut).channels == 12
+
+
+def test_all_slots_filled_are_all_channels_of_the_processors_whatever_their_names() -> None:
+    slots = [memory(None, locator=f"DIMM {number}") for number in range(1, 25)]
+    assert read(slots).channels is None
+    assert read(slots, channels_of_processors=24).channels == 24
+    hole = [*slots[:-1], memory(None, None, locator="DIMM 24")]
+    assert read(hole, channels_of_processors=24).channels is None
+
+
+def test_letters_that_are_more_than_the_sockets_of_the_board_are_none() -> None:
+    slots = [memory(None, locator=f"{letter}1") for letter in "ABCD"]
+    assert {dimm.socket for dimm in read(slots, sockets=1).dimms or ()} == {None}
+    assert [dimm.socket for dimm in read(slots[:2], sockets=2).dimms or ()] == [1, 2]
+
+
+def test_processors_are_told_by_the_numbers_in_their_names() -> None:
+    slots = socket("ABCD") + socket("ABCD", empty="ABCD", number=1)
+    here, gone = Processor(socket="CPU 0", populated=True), Processor(socket="CPU 1", populated=False)
+    assert read(slots, processors=(gone, here)).empty_channels == ()
+    assert (
+        len(
+            read(
+                slots, processors=(evolve(gone, socket="CPU 0"), evolve(here, socket="CPU 1"))
+            ).empty_channels
+            or ()
+        )
+        == 4
+    )
 
 
 def test_only_system_memory_counts() -> None:

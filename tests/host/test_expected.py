@@ -33,7 +33,7 @@ EXCEPTIONS = {
     r".*\.node_possible|.*\.node_has_normal_memory": "zones and nodes that could be are no part of the inventory",
     r".*\.(pci_.*|gpus)|gpus|counts.*\.(OSDev|PCIDev)|lstopo.*\.(OSDev|PCIDev)": LATER,
     r"(aer|hwmon_temperatures_millidegree|nvme|pci_links|rapl|thermal)\..*": LATER,
-    r"edac\..*(csrow|noinfo|dimm_label).*": "counts are told by controller and in all",
+    r"edac\..*(csrow\d/[cu]e_count|noinfo).*": "counts are told by channel, by controller and in all",
     r"lscpu\.NUMA.*|lstopo_numa.*|lstopo_counts\.NUMANode": TABLE_ONLY,
     r"machine": "the folder's own name",
     r"dmi-2s-epyc9654-24x128-hgx:.*type_histogram.*": "an old dmidecode did not know DDR5 and printed <OUT OF SPEC>",
@@ -59,6 +59,16 @@ def machine(name: str) -> Inventory:
     folder = MACHINES / name
     archive = folder / "sysroot.tar.bz2"
     return host.read(archive if archive.exists() else folder)
+
+
+def edac_module(inventory: Inventory, key: str) -> str:
+    """What the inventory has for a file of a channel of a row of chips, as the file has it."""
+    row, file = key.split("/")[-2:]
+    channel, _, field = file.partition("_")
+    assert inventory.edac is not None
+    modules = {module.id: module for one in inventory.edac.controllers for module in one.modules}
+    found = modules[f"{row}/{channel}"]
+    return str({"ce_count": found.corrected, "ue_count": found.uncorrected, "dimm_label": found.label}[field])
 
 
 def leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -306,6 +316,7 @@ READERS: dict[str, Reader] = {
         i.edac and i.edac.uncorrected,
         int(v),
     ),
+    r"edac\..*/csrow\d/ch\d_(ce_count|ue_count|dimm_label)": lambda i, k, v: (edac_module(i, k), v),
     r"nodes\.sys/devices/system/node/node\d/meminfo": lambda i, k, v: (
         next(one.memory_bytes for one in i.numa.nodes if f"node{one.id}/" in k),
         int(v) * 1024,

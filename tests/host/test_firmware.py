@@ -204,6 +204,10 @@ def test_less_memory_than_is_installed_and_more_than_is_dram_are_findings(make_r
 
     modules = [module(0x1100 + n, f"P0 CHANNEL {chr(65 + n)}", 64) for n in range(8)]
     inventory = host.read(put(make_root(), table(*modules)))
+    many = {"dimms": (inventory.memory.dimms or ()) * 3, "dram_bytes": 1536 * GIB, "total_bytes": 1440 * GIB}
+    one_lost = attrs.evolve(inventory.memory, **many)
+    lost = [f for f in findings.find(attrs.evolve(inventory, memory=one_lost)) if f.code == "memory_not_seen"]
+    assert [finding.severity for finding in lost] == ["medium"]
     half = attrs.evolve(inventory.memory, total_bytes=250 * GIB)
     codes = {f.code for f in findings.find(attrs.evolve(inventory, memory=half))}
     assert "memory_not_seen" in codes and "memory_mode" not in codes

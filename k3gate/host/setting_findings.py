@@ -1,0 +1,57 @@
+"""Findings about settings and use of a machine that take speed or room from K3, and that a command can change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from k3gate.records import Finding, Inventory, Severity
+from k3gate.units import gib
+
+_IN_USE = 0.15
+
+
+def find(inventory: Inventory) -> Iterator[Finding]:
+    """Boost that is off, AMX that the kernel refuses, strict overcommit, and memory that others hold."""
+    cpu, kernel, memory = inventory.cpu, inventory.kernel, inventory.memory
+    if cpu.boost is False:
+        yield Finding(
+            "boost_off",
+            Severity.LOW,
+            "Boost clocks are off",
+            "the kernel's switch for them",
+            "on",
+            "Prefill and the decoding of 4-bit weights are bound by compute: they run at the base clock.",
+            "Switch it on (/sys/devices/system/cpu/cpufreq/boost, or intel_pstate/no_turbo), or in the firmware.",
+        )
+    if cpu.amx.tile and cpu.amx.granted is False:
+        yield Finding(
+            "amx_refused",
+            Severity.MEDIUM,
+            "The kernel does not let this process use AMX",
+            "the processor has it, arch_prctl refuses it",
+            "granted",
+            "Expert kernels fall back to AVX-512, which costs prefill a large part of its rate.",
+            "Use a kernel of 5.16 or later, outside a sandbox that forbids arch_prctl.",
+        )
+    if kernel.overcommit_memory == 2:
+        yield Finding(
+            "overcommit_strict",
+            Severity.LOW,
+            "The kernel commits no more memory than it has been told to",
+            "vm.overcommit_memory is 2",
+            "0 or 1",
+            "Mapping 1.4 TiB of experts is refused once the limit is reached, though the memory is free.",
+            "sudo sysctl vm.overcommit_memory=0",
+        )
+    total, available = memory.total_bytes, memory.available_bytes
+    reserved = sum(pool.page_bytes * pool.total for pool in kernel.huge_pages)
+    if total and available is not None and total - available - reserved > _IN_USE * total:
+        yield Finding(
+            "memory_in_use",
+            Severity.MEDIUM,
+            f"{gib(total - available - reserved)} of memory are in use",
+            f"{gib(available)} of {gib(total)} are available",
+            "an idle machine",
+            "What others hold is not there for the weights, and may be spread unevenly over the nodes.",
+            "Stop what holds it (ps aux --sort -rss; df -h -t tmpfs), then look again.",
+        )
