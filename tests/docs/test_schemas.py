@@ -30,6 +30,14 @@ PROMISED = {
         "numa.nodes.0": "id cpus memory_bytes kind distances",
         "memory": "slots populated channels configured_mts rated_mts theoretical_bytes_per_s dimms",
     },
+    "inspect": {
+        "": "architecture digest shards tensors bytes parameters bytes_per_token kv_bytes_per_token "
+        "state_bytes_per_sequence findings",
+        "shards": "expected found truncated missing",
+        "bytes": "tensors files groups",
+        "parameters": "total active",
+        "bytes_per_token": "native trunk_q8_0 routed",
+    },
     "run": {
         "": "run inventory outcomes gate",
         "run": "id machine profile version started ended",
@@ -85,6 +93,8 @@ def ask(shell: Callable[..., Any], stored: Path, tmp_path_factory: pytest.TempPa
     """`ask("gate", 1, 3)`: the one document that a command prints, and the exit codes it may have."""
     folder = tmp_path_factory.mktemp("schemas")
     shutil.copy(stored, folder / "runs.sqlite")
+    header = json.dumps({"lm_head.weight": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
 
     def call(line: str, *codes: int, **environment: str) -> Any:
         environment = {"K3GATE_STORE": str(folder / "runs.sqlite"), **environment}
@@ -101,6 +111,7 @@ def documents(ask: Ask) -> dict[str, Any]:
     return {
         "run": ask("run --probe selftest --only selftest/hash.64k --machine box-b --quiet"),
         "host": ask("host"),
+        "inspect": ask("inspect model.safetensors"),
         "gate": ask("gate", 1, 3),
         "diff": ask("diff latest@box-a latest@box-b"),
         "plan-dry-run": ask("run --dry-run"),

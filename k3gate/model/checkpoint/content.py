@@ -82,7 +82,7 @@ class Content:
     """The sums. `experts`: of a layer, None where the layers differ or there are none.
 
     `cache_values`: numbers that a token leaves in the KV cache; `state_bytes`: recurrent state and the inputs
-    of short convolutions of one sequence, in F32.
+    of short convolutions of one sequence, in F32; `recurrent_bytes`: the state alone.
     """
 
     tensors: int
@@ -95,6 +95,7 @@ class Content:
     expert_bytes: int | None
     cache_values: int
     state_bytes: int
+    recurrent_bytes: int
     pairs: tuple[Pair, ...] = ()
     without_scale: tuple[str, ...] = ()
     unlike_scale: tuple[str, ...] = ()
@@ -203,8 +204,13 @@ class Tally:
             expert_parameters=parameters // whole if whole and parameters % whole == 0 else None,
             expert_bytes=size // whole if whole and size % whole == 0 else None,
             cache_values=sum(_cached(self._matrices.get(one.number, {}), one.attention) for one in layers),
-            state_bytes=sum(
+            recurrent_bytes=sum(
                 _state(self._matrices.get(one.number, {})) for one in layers if one.attention == "kda"
+            ),
+            state_bytes=sum(
+                _state(self._matrices.get(one.number, {})) + _remembered(self._matrices.get(one.number, {}))
+                for one in layers
+                if one.attention == "kda"
             ),
             pairs=pairs,
             without_scale=tuple(tensor.name for _, tensor in self._stored.values()),
@@ -280,9 +286,11 @@ def _rows(matrices: Mapping[str, tuple[int, ...]], wanted: Iterable[str]) -> int
 
 
 def _state(matrices: Mapping[str, tuple[int, ...]]) -> int:
-    """Bytes of a KDA layer's state: heads x width x width numbers, and what the short convolutions remember."""
-    channels, width = _rows(matrices, _STEP), _rows(matrices, _HEAD_NORM)
-    remembered = sum(
-        shape[0] * (shape[-1] - 1) for name, shape in matrices.items() if "conv1d" in name and len(shape) > 1
-    )
-    return STATE_BYTES * (channels * width + remembered)
+    """Bytes of a KDA layer's state: heads x width x width numbers."""
+    return STATE_BYTES * _rows(matrices, _STEP) * _rows(matrices, _HEAD_NORM)
+
+
+def _remembered(matrices: Mapping[str, tuple[int, ...]]) -> int:
+    """Bytes of the last inputs of a layer's short convolutions."""
+    shapes = (shape for name, shape in matrices.items() if "conv1d" in name and len(shape) > 1)
+    return STATE_BYTES * sum(shape[0] * (shape[-1] - 1) for shape in shapes)

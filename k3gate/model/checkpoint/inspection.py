@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -331,6 +332,22 @@ def per_token(content: Content, used: int | None, *, tied: bool = False) -> dict
         "trunk_q8_0": None if chosen is None else small + chosen,
         "routed": chosen,
     }
+
+
+def step_bytes(found: Inspection, context: int, batch: int) -> int | None:
+    """Bytes of a decode step of `batch` sequences of `context` tokens, routed uniformly: weights once, the
+    distinct experts once, and of each sequence its state, read and written, and its KV cache."""
+    told, content = found.bytes_per_token, found.content
+    native, routed = told.get("native"), told.get("routed")
+    if native is None or routed is None:
+        return None
+    share = Fraction(found.experts_per_token or 0, content.experts or 1)
+    distinct = (1 - (1 - share) ** batch) / share if share else Fraction(batch)
+    # The inputs of short convolutions are a thousandth of it.
+    recurrent = content.recurrent_bytes
+    return (
+        native - routed + round(routed * distinct) + batch * (2 * recurrent + cache_bytes(content) * context)
+    )
 
 
 def _with_share(rest: int, routed: int, experts: int | None, used: int | None) -> int | None:
