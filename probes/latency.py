@@ -24,6 +24,8 @@ WALK_SECONDS = 0.06
 SAMPLES = 16
 LEAST_SAMPLES = 3
 _FIRST_STEPS = 20_000
+LOAD_BLOCK_BYTES = 64 << 10
+"""What a loader reads between two looks at the clock: blocks of 4 KiB cost it four tenths of its bandwidth."""
 PROOF_TURN = 3
 """An untimed turn of the chain may take this many times the seconds of the case, for the sake of its proof."""
 
@@ -182,6 +184,7 @@ def _loaded(case: Case, context: Context) -> Iterator[Metric]:
         proofs, size = _proofs(case, [chain.pool, load], before, watch, sums, chain.size)
         state, reason = sharing.state_of(proofs)
         labels = {**_labels(case), "page_size": size, "delay": delay, "isa": isa}
+        labels["load_block_bytes"] = LOAD_BLOCK_BYTES
         latencies = [context.sample(walk.seconds / walk.steps, walk.seconds) for walk in walks]
         # The same stretch of time: it is booked once, with the latency.
         rates = [context.sample(walk.load_bytes / walk.load_seconds, 0.0) for walk in walks]
@@ -200,7 +203,8 @@ def _loaded_walks(
     watch: pools.PinWatch,
 ) -> list[Any]:
     def walk(steps: int) -> Any:
-        done = team.chase_loaded(0, chain.part, steps, chain.position, "read", isa, loads, delay)
+        how = ("read", isa, loads, delay, LOAD_BLOCK_BYTES)
+        done = team.chase_loaded(0, chain.part, steps, chain.position, *how)
         chain.position = done.end
         context.heartbeat("walking a chain under load")
         return done

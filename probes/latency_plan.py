@@ -13,9 +13,9 @@ BLOCK_BYTES = 256
 BUILD_SECONDS_PER_BLOCK = 150e-9
 """Taken for planning, on the slow side: linking a block into the cycle."""
 SMALLEST_BYTES = 16 << 10
-DELAYS = (8192, 2048, 512, 128, 32, 0)
+DELAYS = (1 << 20, 1 << 18, 1 << 16, 1 << 14, 1 << 12, 0)
 """Turns of an empty loop after each block that a loader reads: from hardly any load to all there is."""
-SHORT_DELAYS = (2048, 128, 0)
+SHORT_DELAYS = (1 << 18, 1 << 14, 0)
 
 
 def cases(layout: Layout) -> list[Case]:

@@ -75,30 +75,31 @@ class Signals {
 };
 
 // Walks its parts, of which one has bytes, until the chase has ended.
-void load_until_ended(const Load& load, const std::vector<Part>& parts, Signals& signals,
-                      ThreadReport& report) {
+// It counts in variables of its own: the reports of threads share lines of the cache.
+ThreadReport load_until_ended(const Load& load, const std::vector<Part>& parts, Signals& signals) {
   constexpr unsigned kWarmUpBlocks = 8;
   unsigned warm = 0;
   bool counting = false;
+  double start = 0;
+  std::uint64_t wrong = 0;
+  std::uint64_t bytes = 0;
   for (;;) {
     for (const Part& part : parts) {
       for (std::size_t done = 0; done < part.bytes; done += load.block_bytes) {
         const Part block{part.pool, part.offset + done, std::min(load.block_bytes, part.bytes - done),
                          part.seed};
         const std::uint64_t sum = load.kernel->run(arrays_of(*load.kernel, block));
-        report.value += sum != pattern_sum(block) ? 1 : 0;
+        wrong += sum != pattern_sum(block) ? 1 : 0;
         spin(load.delay);
         if (counting) {
-          report.bytes += block.bytes;
+          bytes += block.bytes;
         } else {
           if (warm < kWarmUpBlocks && ++warm == kWarmUpBlocks) signals.warmed_up();
           counting = signals.begun();
-          report.start = now();
+          start = now();
         }
-        if (signals.ended()) {
-          report.end = now();
-          return;
-        }
+        if (signals.ended())
+          return ThreadReport{.start = start, .end = now(), .bytes = bytes, .value = wrong};
       }
     }
   }
@@ -255,7 +256,7 @@ Chase Team::chase_loaded(std::size_t index, const Part& part, std::uint64_t step
   Region region = execute([&](std::size_t mine, ThreadReport& report) {
     if (mine != index) {
       if (walks_anything((*load.parts)[mine]))
-        load_until_ended(load, (*load.parts)[mine], signals, windows[mine]);
+        windows[mine] = load_until_ended(load, (*load.parts)[mine], signals);
       return;
     }
     signals.wait_for_loaders();

@@ -70,7 +70,7 @@ def test_the_staircase_has_a_step_for_each_size(make_inventory: Any) -> None:
 def test_latency_under_load_stands_beside_the_bandwidth_that_was_reached(make_inventory: Any) -> None:
     found = run(make_inventory, "loaded.node0", 1.0)
     pairs = list(zip(found[::2], found[1::2], strict=True))
-    assert [one.labels["delay"] for one, _ in pairs] == [2048, 128, 0]
+    assert [one.labels["delay"] for one, _ in pairs] == [262144, 16384, 0]
     for chased, load in pairs:
         assert (chased.name, load.name) == ("memory.latency.loaded", "memory.bandwidth.under_load")
         assert chased.labels == load.labels
