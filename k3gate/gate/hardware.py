@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from k3gate.host import numa as numa_module
-from k3gate.records import Inventory, NumaNode, State
+from k3gate.records import Inventory, State
 from k3gate.units import cpu_list, exact_bytes, significant
 
 
@@ -77,17 +77,6 @@ def doubt(inventory: Inventory) -> str | None:
         if reason is not None:
             return reason
     return None
-
-
-def main_nodes(inventory: Inventory) -> tuple[NumaNode, ...]:
-    """Nodes with CPUs and ordinary memory of their own: what "local", "remote" and the paper rate speak of.
-
-    A node without CPUs may be CXL, persistent, HBM or GPU memory: slower or smaller by nature, it is measured
-    and shown, and never stands for the machine's DRAM.
-    """
-    return tuple(
-        n for n in inventory.numa.nodes if n.cpus and n.memory_bytes != 0 and n.kind in ("dram", "unknown")
-    )
 
 
 def because(inventory: Inventory, field: str) -> str | None:

@@ -1,0 +1,61 @@
+"""What memory could give on paper, of the machine and of a part of it. Pure."""
+
+from __future__ import annotations
+
+import math
+
+from k3gate.host import numa
+from k3gate.records import Inventory, Labels, NumaNode
+
+
+def main_nodes(inventory: Inventory) -> tuple[NumaNode, ...]:
+    """Nodes with CPUs and ordinary memory of their own: what "local", "remote" and the paper rate speak of.
+
+    A node without CPUs may be CXL, persistent, HBM or GPU memory: slower or smaller by nature, it is measured
+    and shown, and never stands for the machine's DRAM.
+    """
+    return tuple(
+        n for n in inventory.numa.nodes if n.cpus and n.memory_bytes != 0 and n.kind in ("dram", "unknown")
+    )
+
+
+def share(inventory: Inventory, labels: Labels) -> tuple[float | None, str]:
+    """The paper rate in B/s of the memory that a figure with these labels speaks of, and its name in words.
+
+    That of the machine, or the even share of a node or of a socket's nodes; None with the reason.
+    """
+    whole = inventory.memory.theoretical_bytes_per_s
+    if whole is None or not math.isfinite(whole) or whole <= 0:
+        told = inventory.provenance.get("memory.theoretical_bytes_per_s")
+        reason = told.reason if told is not None else None
+        return (
+            None,
+            f"the paper rate of the memory is not known ({reason or 'the DIMM tables were not read'})",
+        )
+    scope = labels.get("scope")
+    if scope in ("machine", "interleaved", "image"):
+        return whole, "the paper rate"
+    nodes = [node.id for node in main_nodes(inventory)]
+    if scope == "socket":
+        packages = numa.nodes_of_packages(inventory.cpu, inventory.numa)
+        own = [node for node in packages.get(_number(labels.get("socket")), ()) if node in nodes]
+        if own:
+            return whole * len(own) / len(nodes), "a socket's even share of the paper rate"
+    elif labels.get("memory_node") in nodes:
+        return whole / len(nodes), "a node's even share of the paper rate"
+    return None, "the paper rate of that memory is not known"
+
+
+def limit(inventory: Inventory, labels: Labels) -> float | None:
+    """B/s that no reading with these labels can exceed; None where that is not known.
+
+    The even share of a part is a limit only where memory is even: else the machine's own rate is.
+    """
+    rate, _ = share(inventory, labels)
+    if rate is None or not numa.uneven(inventory.numa):
+        return rate
+    return inventory.memory.theoretical_bytes_per_s
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else -1
