@@ -56,6 +56,31 @@ EXPERT_READ = _metric(
     "bytes loaded by all threads divided by the wall time of their common window; whole tensors of experts of "
     "17,547,264 bytes, each expert of the pool once a pass in random order",
 )
+_STORES = (
+    " all threads divided by the wall time of their common window; the label stores says how it stores, and a "
+    "cached store makes the bus carry bus_bytes_per_word for counted_bytes_per_word"
+)
+MEMORY_WRITE = _metric(
+    "memory.bandwidth.write",
+    "B/s",
+    Better.HIGHER,
+    "Sustained write bandwidth",
+    "bytes stored by" + _STORES,
+)
+MEMORY_COPY = _metric(
+    "memory.bandwidth.copy",
+    "B/s",
+    Better.HIGHER,
+    "Sustained copy bandwidth",
+    "bytes loaded and bytes stored by" + _STORES,
+)
+MEMORY_TRIAD = _metric(
+    "memory.bandwidth.triad",
+    "B/s",
+    Better.HIGHER,
+    "Sustained bandwidth of the triad a = b + 3 c",
+    "bytes loaded and bytes stored by" + _STORES,
+)
 LATENCY_IDLE = _metric(
     "memory.latency.idle",
     "s",
@@ -121,6 +146,7 @@ STEAL_SHARE = _metric(
     exact=True,
 )
 
+declare(MEMORY_WRITE, MEMORY_COPY, MEMORY_TRIAD)
 declare(MEMORY_READ, EXPERT_READ, LATENCY_IDLE, LATENCY_LOADED, UNDER_LOAD)
 declare(RESIDENCY_BYTES, RESIDENCY_RATE, SELFTEST_RATE, OTHER_SHARE, STEAL_SHARE)
 

@@ -16,6 +16,8 @@ TOUCH_RATE_MOST = 40e9
 READ_RATE = 5e9
 READ_RATE_MOST = 100e9
 WORKER_SECONDS = 0.3
+ARRAYS = {"read": 1, "write": 1, "copy": 2, "triad": 3}
+"""How many arrays of equal size a kernel makes of a pool; each must exceed the caches by itself."""
 Spec = dict[str, Any]
 """A pool: node, node to bind to (None: the kernel knows no nodes), bytes, kind of pages, CPUs that touch it."""
 
@@ -67,8 +69,10 @@ class Layout:
         readers: Sequence[Sequence[int]] | None = None,
         scope: str = "node",
         layout: str = "own",
+        kernel: str = "read",
+        **more: Scalar,
     ) -> Case:
-        """A case in which `cpus` read the pools; its seconds are given out later."""
+        """A case in which `cpus` run a kernel over the pools; its seconds are given out later. `more`: labels."""
         caches = sets.cache_bytes(self.inventory.cpu, cpus)
         total, reserved = sizes(specs)
         placement = "spread" if source is None else "local" if source == target else "remote"
@@ -89,19 +93,22 @@ class Layout:
             "threads": len(cpus),
             "pool_bytes": total,
             "cache_bytes": caches,
-            "kernel": "read",
+            "kernel": kernel,
+            **more,
         }
+        arrays = ARRAYS[kernel.removesuffix("_nt")]
         parameters = {
-            "kernel": "read",
+            "kernel": kernel,
             "layout": layout,
             "isa": self.isa,
             "pools": list(specs),
             "readers": [list(one) for one in readers or [cpus]],
+            "arrays": arrays,
             "reserved_bytes": reserved,
             "level_2_bytes": sets.level_2_bytes(self.inventory.cpu, cpus),
         }
-        verb = "reads" if len(cpus) == 1 else "read"
-        title = f"Read: {who} {verb} {what}{pages}, {sets.describe(total, caches)}"
+        title = f"{_deed(kernel, len(cpus) == 1).format(who=who, what=what + pages)}, "
+        title += f"{'each array ' if arrays > 1 else ''}{sets.describe(total // arrays, caches)}"
         return Case(self.probe, name, title, group, parameters, 0.0, total - reserved, labels=labels)
 
     def nearest(self, node: NumaNode) -> int | None:
@@ -130,6 +137,21 @@ class Layout:
                     reason += f"; {least} and the level-2 caches below them are needed"
                 self.left_out.append(LeftOut(self.probe, case.name, reason))
         return kept
+
+
+def _deed(kernel: str, alone: bool) -> str:
+    """What a kernel does, with room for who does it to what."""
+    name = kernel.removesuffix("_nt")
+    s = "s" if alone else ""
+    if name == "read":
+        return f"Read: {{who}} read{s} {{what}}"
+    how = "stores past the caches" if name != kernel else "ordinary stores"
+    deed = {
+        "write": f"write{s} to {{what}}",
+        "copy": f"{'copies' if alone else 'copy'} within {{what}}",
+        "triad": f"compute{s} a = b + 3 c within {{what}}",
+    }[name]
+    return f"{name.capitalize()}: {{who}} {deed} with {how}"
 
 
 def sizes(specs: Sequence[Spec]) -> tuple[int, int]:

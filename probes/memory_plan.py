@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import attrs
 
-from k3gate.probes import latency_plan, residency_plan
+from k3gate.host.numa import nodes_of_packages
+from k3gate.probes import latency_plan, residency_plan, stores_plan
 from k3gate.probes import working_sets as sets
 from k3gate.probes.layout import (
     READ_RATE,
@@ -32,7 +33,8 @@ class _Planner(Layout):
         reads = self._reads()
         latencies = latency_plan.cases(self)
         residency = residency_plan.cases(self)
-        cases = self._timed(self._ordered(reads, latencies), residency)
+        stores = stores_plan.cases(self)
+        cases = self._timed([*self._ordered(reads, latencies), *stores], residency)
         return Planned(tuple(cases), tuple(self.left_out))
 
     # --- read bandwidth ---
@@ -66,27 +68,14 @@ class _Planner(Layout):
                 if source.id != target.id:
                     name = f"read.node{source.id}.node{target.id}"
                     remote.append(self.cell(name, group, source.id, target.id, self.cpus_of[source.id], spec))
-        return self.fitting([*self._machine(), *local, *core, *remote, *base, *more])
+        return self.fitting([*self._machine(), *self._sockets(), *local, *core, *remote, *base, *more])
 
     def _machine(self) -> list[Case]:
         """All cores at once, every thread over a part of the same size in the memory nearest to it."""
-        readers: dict[int, list[int]] = {}
-        for node in self.inventory.numa.nodes:
-            nearest = self.nearest(node)
-            if nearest is not None and self.cpus_of[node.id]:
-                readers.setdefault(nearest, []).extend(self.cpus_of[node.id])
-        if not readers:
+        specs, groups = self._spread(self.inventory.numa.nodes)
+        if not specs:
             return []
-        part = 0
-        for cpus in readers.values():
-            least = sets.working_set(self.inventory.cpu, cpus)
-            part = max(part, sets.round_up(-(-least // len(cpus)), sets.HUGE_PAGE))
-        everyone = [cpu for cpus in readers.values() for cpu in cpus]
-        if self.requested:
-            part = max(part, sets.round_up(-(-self.requested // len(everyone)), sets.HUGE_PAGE))
-        nodes = {node.id: node for node in self.targets}
-        specs = [self.spec(nodes[node], part * len(cpus), cpus) for node, cpus in readers.items()]
-        groups = list(readers.values())
+        everyone = [cpu for cpus in groups for cpu in cpus]
         # With one node the machine's pool is the node's: built once for both.
         shared = f"node{specs[0]['node']}" if len(specs) == 1 else "machine"
 
@@ -99,6 +88,52 @@ class _Planner(Layout):
         if len(specs) > 1:
             found.append(machine("read.interleaved", "interleaved", "interleaved"))
         return found
+
+    def _sockets(self) -> list[Case]:
+        """All cores of a socket of several nodes, each reading its own node; one socket alone is the machine."""
+        packages = nodes_of_packages(self.inventory.cpu, self.inventory.numa)
+        if len({node for ids in packages.values() for node in ids}) < sum(map(len, packages.values())):
+            return []  # a node of two sockets: the topology contradicts itself, and is no finding of this probe
+        found = []
+        for socket, ids in packages.items() if len(packages) > 1 else ():
+            own = [node for node in self.inventory.numa.nodes if node.id in ids]
+            specs, groups = self._spread(own)
+            if len(specs) > 1:
+                everyone = [cpu for cpus in groups for cpu in cpus]
+                name = f"read.socket{socket}"
+                found.append(
+                    self.cell(
+                        name,
+                        f"socket{socket}",
+                        None,
+                        None,
+                        everyone,
+                        *specs,
+                        readers=groups,
+                        scope="socket",
+                        socket=socket,
+                    )
+                )
+        return found
+
+    def _spread(self, nodes: Sequence[NumaNode]) -> tuple[list[Spec], list[list[int]]]:
+        """(pools, of each the CPUs that read it): every core of these nodes has a part of the same size in the
+        memory nearest to it."""
+        readers: dict[int, list[int]] = {}
+        for node in nodes:
+            nearest = self.nearest(node)
+            if nearest is not None and self.cpus_of[node.id]:
+                readers.setdefault(nearest, []).extend(self.cpus_of[node.id])
+        threads = sum(map(len, readers.values()))
+        part = 0
+        for cpus in readers.values():
+            least = sets.working_set(self.inventory.cpu, cpus)
+            part = max(part, sets.round_up(-(-least // len(cpus)), sets.HUGE_PAGE))
+            if self.requested:
+                part = max(part, sets.round_up(-(-self.requested // threads), sets.HUGE_PAGE))
+        found = {node.id: node for node in self.targets}
+        specs = [self.spec(found[node], part * len(cpus), cpus) for node, cpus in readers.items()]
+        return specs, list(readers.values())
 
     def _sweep(self, node: NumaNode, spec: Spec) -> list[Case]:
         """More and more threads of a node on its own memory: one per core first, then SMT siblings.
@@ -147,7 +182,9 @@ class _Planner(Layout):
         """What the gate asks first: rates of the machine and of nodes, then latency, then all that explains."""
         whole = [case for case in reads if case.name == "read.machine"]
         asked = [case for case in reads if case.name.startswith("read.node")]
-        asked += [case for case in reads if case.name.startswith(("read.core", "experts.machine"))]
+        asked += [
+            case for case in reads if case.name.startswith(("read.core", "experts.machine", "read.socket"))
+        ]
         cells = [case for case in latencies if case.labels["scope"] == "node" and "4k" not in case.name]
         local = [case for case in cells if case.labels["placement"] == "local"]
         ordered = {case.name: case for case in (*whole, *asked, *local, *reads, *cells, *latencies)}
@@ -165,6 +202,9 @@ class _Planner(Layout):
             first.add(case.group)
             if case.parameters["kernel"] == "chase":
                 setups.append(latency_plan.setup_seconds(case, builds=builds))
+                continue
+            if case.parameters["kernel"] != "read":
+                setups.append(stores_plan.setup_seconds(case, builds=builds))
                 continue
             threads = sum(len(spec["touch"]) for spec in case.parameters["pools"])
             size, _ = sizes(case.parameters["pools"])

@@ -1,9 +1,10 @@
-"""The case that holds the target's image, or a small pool in its place. Pure."""
+"""The case that holds the target's image, or a small pool in its place, and the one that reads experts in it. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from k3gate.model import k3
 from k3gate.probes import working_sets as sets
 from k3gate.probes.layout import READ_RATE, READ_RATE_MOST, TOUCH_RATE, TOUCH_RATE_MOST, Layout, Spec, sizes
 from k3gate.records import Case, HugePagePool, LeftOut, NumaNode, Scalar
@@ -58,7 +59,10 @@ def cases(layout: Layout) -> list[Case]:
         )
     else:
         note = None
-    return [_case(layout, specs, image, note)]
+    found = [_case(layout, specs, image, note)]
+    if image and all(spec["bytes"] >= k3.EXPERT_BYTES for spec in specs):
+        found.append(_experts(layout, specs))
+    return found
 
 
 def _image_specs(
@@ -114,5 +118,45 @@ def _case(layout: Layout, specs: Sequence[Spec], image: bool, note: str | None) 
         held - reserved,
         rounds=1 if image else LEAST_ROUNDS,
         time_limit_s=max(60.0, 10 * seconds),
+        labels=labels,
+    )
+
+
+def _experts(layout: Layout, specs: Sequence[Spec]) -> Case:
+    """Experts in random order all over the image that the case before has touched, where it lies: what the reach of
+    the TLB costs shows against experts.machine, and a module that gives wrong words in the sums."""
+    held, reserved = sizes(specs)
+    threads = len(layout.cpus)
+    caches = sets.cache_bytes(layout.inventory.cpu, layout.cpus)
+    seconds = max(1.0, held / min(threads * READ_RATE, READ_RATE_MOST))
+    labels: dict[str, Scalar] = {
+        "cpu_node": None,
+        "memory_node": None,
+        "scope": "image",
+        "placement": "spread",
+        "threads": threads,
+        "pool_bytes": held,
+        "cache_bytes": caches,
+        "kernel": "read",
+        "expert_bytes": k3.EXPERT_BYTES,
+    }
+    parameters = {
+        "kernel": "read",
+        "pools": list(specs),
+        "cpus": list(layout.cpus),
+        "isa": layout.isa,
+        "reserved_bytes": reserved,
+        "level_2_bytes": sets.level_2_bytes(layout.inventory.cpu, layout.cpus),
+    }
+    return Case(
+        layout.probe,
+        "experts.image",
+        f"Read: {threads} threads read every expert in {quantity(held, 'B')} held for the image, in random order",
+        "residency",
+        parameters,
+        seconds,
+        held - reserved,
+        time_limit_s=max(60.0, 10 * seconds),
+        rounds=1,
         labels=labels,
     )

@@ -23,11 +23,17 @@ from k3gate.records import Metric
 def fake(make_inventory, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[Metric], Any]]:
     """`fake(name, team, **state)`: the metrics of the case run by this team over such pools, and its context.
 
-    smaps shows base pages and nothing in swap.
+    smaps shows base pages and nothing in swap; the machine is the synthetic guest, with this `paper` rate.
     """
 
     def run(
-        name: str, team: FakeTeam, *, seconds: float = 1.0, size: int = SIZE, **state: Any
+        name: str,
+        team: FakeTeam,
+        *,
+        seconds: float = 1.0,
+        size: int = SIZE,
+        paper: float | None = None,
+        **state: Any,
     ) -> tuple[list[Metric], Any]:
         def allocate(size: int, pages: str, node: int | None) -> pools.FilledPool:
             return attrs.evolve(fake_pool(size, node, pages, **state), filled=[])
@@ -36,7 +42,7 @@ def fake(make_inventory, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple
         monkeypatch.setattr(pools, "allocate", allocate)
         fields = {"KernelPageSize": 4096, "AnonHugePages": 0, "Swap": 0}
         monkeypatch.setattr(pools, "smaps_fields", lambda address: fields)
-        inventory = make_inventory("vm")
+        inventory = make_inventory("vm", memory={"theoretical_bytes_per_s": paper})
         context = FakeContext(inventory, seconds)
         return list(MemoryProbe().run(case_on_two_cpus(inventory, name, size), context)), context
 

@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 
 from k3gate.probes import pools
+from k3gate.probes.layout import ARRAYS
 from k3gate.probes.memory import MemoryProbe
 from k3gate.probing.contract import SampleToken
 from k3gate.records import Case, Inventory, Metric, Profile, Sample, State
@@ -116,7 +117,15 @@ class FakeTeam:
 
     def run(self, kernel: str, isa: str, parts: Sequence[Sequence[pools.Part]], passes: int) -> FakeRegion:
         values = [passes * sum(pools.pattern_sum(part) for part in own) % (1 << 64) for own in parts]
-        return self._region("run", parts, values, passes)
+        if kernel != "read":
+            values = [0] * len(parts)  # every word was stored
+        return self._region("run", parts, values, passes, ARRAYS[kernel.removesuffix("_nt")])
+
+    def prepare(self, kernel: str, parts: Sequence[Sequence[pools.Part]]) -> FakeRegion:
+        return self._region("prepare", parts, [0] * len(parts), 1)
+
+    def count_unwritten(self, kernel: str, parts: Sequence[Sequence[pools.Part]]) -> FakeRegion:
+        return self._region("count_unwritten", parts, [0] * len(parts), 1)
 
     def touch(self, parts: Sequence[Sequence[pools.Part]]) -> FakeRegion:
         return self._region("touch", parts, [0] * len(parts), 1)
@@ -125,13 +134,18 @@ class FakeTeam:
         return self._region("verify", parts, [0] * len(parts), 1)
 
     def _region(
-        self, call: str, parts: Sequence[Sequence[pools.Part]], values: Sequence[int], passes: int
+        self,
+        call: str,
+        parts: Sequence[Sequence[pools.Part]],
+        values: Sequence[int],
+        passes: int,
+        arrays: int = 1,
     ) -> FakeRegion:
         number = sum(1 for name, _ in self.calls if name == call)
         self.calls.append((call, passes))
         seconds = self._seconds[min(number, len(self._seconds) - 1)]
         threads = [
-            FakeThread(0.0, seconds, passes * sum(part[2] for part in own), value, cpu, cpu)
+            FakeThread(0.0, seconds, passes * sum(part[2] for part in own) // arrays, value, cpu, cpu)
             for cpu, own, value in zip(self.cpus, parts, values, strict=True)
         ]
         if self._bend is not None:
@@ -145,8 +159,8 @@ def fake_pool(size: int, node: int | None = 0, pages: str = "small", **memory: A
 
 
 def case_on_two_cpus(inventory: Inventory, name: str, size: int = SIZE) -> Case:
-    """A case on two CPUs and node 0, its pools of `size` bytes in base pages."""
-    cases = MemoryProbe().cases(inventory, Profile("quick", 180.0)).cases
+    """A case of profile standard on two CPUs and node 0, its pools of `size` bytes in base pages."""
+    cases = MemoryProbe().cases(inventory, Profile("standard", 1200.0, image_bytes=10**9)).cases
     case = next(one for one in cases if one.name == name)
     specs = [{**spec, "bytes": size, "pages": "small", "touch": [0, 1]} for spec in case.parameters["pools"]]
     parameters = {**case.parameters, "pools": specs}

@@ -40,7 +40,7 @@ def test_tensors_are_dealt_whole_and_evenly(threads: int) -> None:
 
 
 def test_each_thread_of_an_interleaved_read_takes_a_part_of_every_pool() -> None:
-    from k3gate.probes.memory import _parts
+    from k3gate.probes.bandwidth import _parts
 
     filled = [fake_pool(SIZE), fake_pool(SIZE)]
     parts = _parts("interleaved", filled, [[0, 1], [2, 3]])

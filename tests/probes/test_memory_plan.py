@@ -20,7 +20,8 @@ def test_two_sockets_get_every_cell_with_one_thread_per_core(make_inventory) -> 
     sweep = {f"sweep.node0.t{threads}" for threads in (8, 16, 24, 64)}
     latency = {f"latency.node{c}.node{m}" for c in (0, 1) for m in (0, 1)}
     latency |= {"latency.4k.node0", "staircase.node0", "loaded.node0"}
-    assert names_of(planned) == cells | others | sweep | latency
+    stores = {"copy.node0", "copy_nt.node0"}
+    assert names_of(planned) == cells | others | sweep | latency | stores
     remote = case_of(planned, "read.node1.node0")
     assert remote.parameters["readers"] == [list(range(32, 64))]
     assert remote.labels["placement"] == "remote"

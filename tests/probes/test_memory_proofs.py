@@ -11,7 +11,7 @@ import pytest
 from fakes import SIZE, FakeContext, FakeMemory, FakeTeam, FakeThread, case_on_two_cpus, fake_pool
 
 from k3gate.errors import ProbeError
-from k3gate.probes import memory, pools
+from k3gate.probes import pools, residency
 from k3gate.probes.memory import MemoryProbe
 from k3gate.records import Case, Metric, Proof, State
 
@@ -124,8 +124,8 @@ def test_all_pools_of_the_image_together_must_be_available(
 def test_the_machine_refused_only_where_it_is_large_enough_and_had_no_memory(
     make_inventory, number: int | None, wanted: int, changes: dict[str, Any], ok: bool | None
 ) -> None:
-    trouble = None if number is None else memory._Trouble(number, "touching")
-    proof = memory._allocation_proof(wanted, make_inventory("vm", **changes), trouble)
+    trouble = None if number is None else residency._Trouble(number, "touching")
+    proof = residency._allocation_proof(wanted, make_inventory("vm", **changes), trouble)
     assert (proof.name, proof.ok) == ("allocation", ok)
     if number is not None:
         assert errno.errorcode[number] in proof.detail
@@ -135,8 +135,8 @@ def test_a_limit_of_the_process_is_not_the_machines_refusal(
     make_inventory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda kind: (2**30, 2**30))
-    trouble = memory._Trouble(errno.ENOMEM, "touching")
-    proof = memory._allocation_proof(2**30, make_inventory("vm"), trouble)
+    trouble = residency._Trouble(errno.ENOMEM, "touching")
+    proof = residency._allocation_proof(2**30, make_inventory("vm"), trouble)
     assert proof.ok is None
     assert "ulimit" in proof.detail
 

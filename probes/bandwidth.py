@@ -1,0 +1,181 @@
+"""Bandwidth: a kernel walks pools over and over, and what it returned or left in memory is checked.
+
+A figure is the bytes that the kernel counts / (last end - first start) of all threads, over whole passes.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from k3gate import metrics
+from k3gate.host import paper
+from k3gate.model import k3
+from k3gate.probes import experts, pools, sharing
+from k3gate.probing.contract import Context, SampleToken
+from k3gate.records import Case, Inventory, Labels, Metric, MetricDeclaration, Proof, Scalar
+from k3gate.units import quantity
+
+SAMPLE_SECONDS = 0.05
+"""No timed region is shorter; the clock's own resolution is then below 1e-6 of it."""
+SAMPLES = 16
+"""How many samples a round is divided into, where a pass is short enough."""
+LEAST_SAMPLES = 3
+T = TypeVar("T")
+
+
+def measure(case: Case, context: Context) -> Metric:
+    """`parameters`: kernel, isa (None: the best), layout, pools, of each pool the CPUs that walk it (readers),
+    how many arrays the kernel makes of it, and the bytes of the level-2 caches in play below the last level."""
+    parameters = case.parameters
+    kernel = str(parameters["kernel"])
+    isa = sharing.choose_isa(parameters["isa"], kernel)
+    traffic = next(row for row in pools.kernel_table() if (row["name"], row["isa"]) == (kernel, isa))
+    filled = [sharing.pool(context, spec) for spec in parameters["pools"]]
+    readers: list[list[int]] = [list(cpus) for cpus in parameters["readers"]]
+    team = sharing.team(context, [cpu for group in readers for cpu in group])
+    parts = _parts(parameters["layout"], filled, readers)
+    before = pools.placement(filled)
+    watch = pools.PinWatch(team)
+    words = _words(context, team, traffic, parts)
+    samples = _samples(context, team, traffic, parts, watch, words)
+    stored = _booked(context, words.proof)
+    after = pools.placement(filled)
+    size, size_proof = pools.page_size(filled)
+
+    total = sum(pool.bytes for pool in filled)
+    labels: dict[str, Scalar] = {
+        **case.labels,
+        "page_size": size,
+        "pool_bytes": total,
+        "isa": isa,
+        "stores": traffic["stores"],
+        "counting": traffic["counting"],
+    }
+    if traffic["stores"] != "none":
+        labels |= {key: int(traffic[key]) for key in ("counted_bytes_per_word", "bus_bytes_per_word")}
+    if parameters["layout"] == "experts":
+        labels["expert_bytes"] = k3.EXPERT_BYTES
+    caches = case.labels["cache_bytes"]
+    proofs = [
+        before if before.ok is not True else after,
+        size_proof,
+        watch.proof(),
+        stored,
+        sharing.working_set(
+            total // parameters["arrays"],
+            caches if isinstance(caches, int) else None,
+            parameters["level_2_bytes"],
+        ),
+        *ceiling(sorted(one.value for one in samples)[len(samples) // 2], context.inventory, labels),
+    ]
+    state, reason = sharing.state_of(proofs)
+    return context.metric(_declaration(parameters), samples, labels, proofs, state, reason)
+
+
+def _declaration(parameters: Mapping[str, Any]) -> MetricDeclaration:
+    if parameters["layout"] == "experts":
+        return metrics.EXPERT_READ
+    named = {
+        "read": metrics.MEMORY_READ,
+        "write": metrics.MEMORY_WRITE,
+        "copy": metrics.MEMORY_COPY,
+        "triad": metrics.MEMORY_TRIAD,
+    }
+    return named[str(parameters["kernel"]).removesuffix("_nt")]
+
+
+def ceiling(rate: float, inventory: Inventory, labels: Labels) -> list[Proof]:
+    """The proof "ceiling", where the paper rate is known: `rate`, in counted B/s, is not above it.
+
+    Nothing is counted that did not cross the bus, so more than the paper rate is a fault of ours. What a cached
+    store reads besides is modelled: some processors spare themselves that, and a sum beyond the paper rate then
+    says that this one does.
+    """
+    limit = paper.limit(inventory, labels)
+    if limit is None:
+        return []
+    told = f"{quantity(rate, 'B/s')} of the {quantity(limit, 'B/s')} that the memory can have on paper"
+    if rate > limit:
+        detail = f"{told}: above the physical limit, a fault of the measurement or of the paper rate"
+        return [Proof("ceiling", False, detail)]
+    counted, bus = labels.get("counted_bytes_per_word"), labels.get("bus_bytes_per_word")
+    if isinstance(counted, int) and isinstance(bus, int) and rate * bus / counted > limit:
+        moved = quantity(rate * bus / counted, "B/s")
+        detail = (
+            f"{told}; with a read of every line that is stored it were {moved}: this processor spares reads"
+        )
+        return [Proof("ceiling", None, detail)]
+    return [Proof("ceiling", True, told)]
+
+
+def _words(
+    context: Context, team: Any, traffic: dict[str, Any], parts: list[list[pools.Part]]
+) -> pools.Checksums | pools.StoredWords:
+    """What checks the words that a kernel loads or stores; fills the arrays of one that stores."""
+    if traffic["stores"] == "none":
+        return pools.Checksums(parts)
+    return _booked(context, lambda: pools.StoredWords(team, traffic["name"], parts))
+
+
+def _booked(context: Context, work: Callable[[], T]) -> T:
+    """What `work` gives; its time is set-up."""
+    begun = time.monotonic()
+    done = work()
+    context.setup(time.monotonic() - begun)
+    context.heartbeat("looking at memory")
+    return done
+
+
+def _parts(
+    layout: str, filled: Sequence[pools.FilledPool], readers: Sequence[Sequence[int]]
+) -> list[list[pools.Part]]:
+    """What each thread walks in a pass, threads in the order of the readers.
+
+    "own": each group its own pool, in contiguous parts; "interleaved": every thread a part of every pool;
+    "experts": each group the experts of its own pool in random order.
+    """
+    if layout == "interleaved":
+        threads = sum(len(group) for group in readers)
+        return [list(parts) for parts in zip(*(pool.parts(threads) for pool in filled), strict=True)]
+    pairs = list(zip(filled, readers, strict=True))
+    if layout == "experts":
+        chance = random.Random(filled[0].seed)
+        dealt = (experts.deal(pool, experts.order(pool.bytes, chance), len(group)) for pool, group in pairs)
+        return [own for group in dealt for own in group]
+    return [[part] for pool, group in pairs for part in pool.parts(len(group))]
+
+
+def _samples(
+    context: Context,
+    team: Any,
+    traffic: dict[str, Any],
+    parts: list[list[pools.Part]],
+    watch: pools.PinWatch,
+    words: pools.Checksums | pools.StoredWords,
+) -> list[SampleToken]:
+    """Timed regions of whole passes until the time of this round is used, after one pass to warm up."""
+    kernel, isa, per_word = traffic["name"], traffic["isa"], traffic["counted_bytes_per_word"]
+    region = team.run(kernel, isa, parts, 1)
+    context.setup(region.seconds)
+    goal = max(1.2 * SAMPLE_SECONDS, context.seconds / SAMPLES)
+    passes = max(1, round(goal / max(region.seconds, 1e-6)))
+    samples: list[SampleToken] = []
+    spent = 0.0
+    while len(samples) < LEAST_SAMPLES or spent + region.seconds <= context.seconds:
+        region = team.run(kernel, isa, parts, passes)
+        context.heartbeat("walking memory")
+        if region.seconds < SAMPLE_SECONDS:
+            # The warm-up was slower than what follows: more passes, and this one counts as warm-up too.
+            passes = max(passes + 1, math.ceil(passes * 1.2 * SAMPLE_SECONDS / max(region.seconds, 1e-6)))
+            context.setup(region.seconds)
+            continue
+        watch.see(region)
+        words.see(region, passes)
+        counted = sum(thread.bytes for thread in region.threads) / 8 * per_word
+        samples.append(context.sample(counted / region.seconds, region.seconds))
+        spent += region.seconds
+    return samples
