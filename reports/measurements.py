@@ -6,10 +6,17 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from k3gate import units
-from k3gate.metrics import EXPERT_READ, LATENCY_IDLE, LATENCY_LOADED, MEMORY_READ, UNDER_LOAD
-from k3gate.records import RunRecord
-from k3gate.reports import charts, latency_figures, matrix, residency_figure, thread_figures, words
+from k3gate import metrics, units
+from k3gate.records import MetricDeclaration, RunRecord
+from k3gate.reports import (
+    charts,
+    latency_figures,
+    matrix,
+    residency_figure,
+    store_figure,
+    thread_figures,
+    words,
+)
 from k3gate.reports.evidence import Index, SampleRow
 from k3gate.reports.figures import Absent, BarRow, Figure
 from k3gate.reports.readings import (
@@ -41,15 +48,14 @@ class Measurements:
         self._record = record
         self._index = index
         self._next = first
-        everything = [row for row in index.samples if row.metric.name == MEMORY_READ.name]
+        everything = self._of(metrics.MEMORY_READ)
         # The points of the sweep have a figure of their own.
         self._reads = [row for row in everything if scope_of(row) != "sweep"]
         self._swept = everything
-        self._latencies = [row for row in index.samples if row.metric.name == LATENCY_IDLE.name]
-        self._loaded = [
-            row for row in index.samples if row.metric.name in (LATENCY_LOADED.name, UNDER_LOAD.name)
-        ]
-        self._experts = [row for row in index.samples if row.metric.name == EXPERT_READ.name]
+        self._latencies = self._of(metrics.LATENCY_IDLE)
+        self._loaded = self._of(metrics.LATENCY_LOADED, metrics.UNDER_LOAD)
+        self._experts = self._of(metrics.EXPERT_READ)
+        self._stored = self._of(metrics.MEMORY_WRITE, metrics.MEMORY_COPY, metrics.MEMORY_TRIAD)
         self.items: tuple[Figure | Absent, ...] = (
             self._matrix(self._reads, matrix.BANDWIDTH),
             self._matrix(self._latencies, matrix.LATENCY),
@@ -58,10 +64,15 @@ class Measurements:
             self._pages(),
             self._threads(),
             self._expert_reads(),
+            self._stores(),
             self._staircase(),
             self._under_load(),
             self._residency(),
         )
+
+    def _of(self, *declarations: MetricDeclaration) -> list[SampleRow]:
+        names = {one.name for one in declarations}
+        return [row for row in self._index.samples if row.metric.name in names]
 
     def _number(self) -> int:
         self._next += 1
@@ -100,8 +111,8 @@ class Measurements:
             + ([paper] if paper and any(scope_of(r) == "machine" for r in wanted) else [])
         )
         place = charts.scale(0, top, end=92)
-        order = {"core": 0, "node": 1, "machine": 2}
-        wanted.sort(key=lambda row: order.get(scope_of(row), 3))
+        order = {"core": 0, "node": 1, "socket": 2, "machine": 3}
+        wanted.sort(key=lambda row: order.get(scope_of(row), len(order)))
         bars = []
         for row in wanted:
             metric = row.metric
@@ -261,6 +272,11 @@ class Measurements:
         figure = thread_figures.experts(self._experts, self._reads, self._next)
         self._next += figure is not None
         return figure or self._missing("Reading routed experts in random order", "experts.")
+
+    def _stores(self) -> Figure | Absent:
+        figure = store_figure.stores(self._stored, self._reads, self._record.inventory, self._next)
+        self._next += figure is not None
+        return figure or self._missing("Bandwidth of the kernels that store", "copy")
 
     def _staircase(self) -> Figure | Absent:
         figure = latency_figures.staircase(self._latencies, self._record.inventory.cpu, self._next)

@@ -15,15 +15,6 @@ from markupsafe import Markup, escape
 from k3gate import metrics as registry
 from k3gate import units
 from k3gate.documents import printable
-from k3gate.metrics import (
-    EXPERT_READ,
-    LATENCY_IDLE,
-    LATENCY_LOADED,
-    MEMORY_READ,
-    RESIDENCY_BYTES,
-    RESIDENCY_RATE,
-    UNDER_LOAD,
-)
 from k3gate.records import (
     CheckResult,
     GateResult,
@@ -256,8 +247,15 @@ _RUNG_CHECKS = {
 _DRAWN = tuple(
     declaration.name
     for declaration in (
-        *(MEMORY_READ, EXPERT_READ, LATENCY_IDLE, LATENCY_LOADED, UNDER_LOAD),
-        *(RESIDENCY_BYTES, RESIDENCY_RATE),
+        *(
+            registry.MEMORY_READ,
+            registry.EXPERT_READ,
+            registry.MEMORY_WRITE,
+            registry.MEMORY_COPY,
+            registry.MEMORY_TRIAD,
+        ),
+        *(registry.LATENCY_IDLE, registry.LATENCY_LOADED, registry.UNDER_LOAD),
+        *(registry.RESIDENCY_BYTES, registry.RESIDENCY_RATE),
     )
 )
 _FIGURES = {

@@ -163,7 +163,13 @@ def latency_title(latencies: Mapping[tuple[Scalar, Scalar], float]) -> str:
 
 
 def rates_title(best: dict[str, float | None]) -> str:
-    names = {"core": "one core reads", "node": "a node", "machine": "the whole machine"}
+    node, machine = best.get("node"), best.get("machine")
+    if node and machine and machine < node:
+        return (
+            f"The whole machine reads {words.value(machine, 'B/s')}, less than one node alone, which reads "
+            f"{words.value(node, 'B/s')}"
+        )
+    names = {"core": "one core reads", "node": "a node", "socket": "a socket", "machine": "the whole machine"}
     parts = [f"{names[scope]} {words.value(rate, 'B/s')}" for scope, rate in best.items() if rate]
     return words.capital(words.listed(parts)) if parts else "Read bandwidth"
 

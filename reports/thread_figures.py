@@ -151,6 +151,8 @@ def _straight(row: SampleRow, reads: Sequence[SampleRow]) -> SampleRow | None:
     """The reading of the same scope, CPUs and memory that goes straight on."""
     keys = ("scope", "cpu_node", "memory_node", "threads")
     wanted = [row.metric.labels.get(key) for key in keys]
+    if wanted[0] == "image":
+        wanted[0] = "machine"  # the same threads, over a pool just beyond the caches
     return next(
         (
             other

@@ -193,6 +193,12 @@ def reading(labels_: Mapping[str, object]) -> str | None:
     pages = f", pages of {size(labels_['page_size'])}" if labels_.get("page_size") == 4096 else ""
     if scope == "machine":
         return f"the whole machine, each node its own memory{pages}"
+    if scope == "socket":
+        return f"socket {labels_.get('socket')}, each node its own memory{pages}"
+    if scope == "image":
+        held = labels_.get("pool_bytes")
+        much = value(float(held), "B") if isinstance(held, int) else "an unknown part"
+        return f"the whole machine, all over {much} of the image{pages}"
     if scope == "interleaved":
         return f"the whole machine, every thread all nodes' memory{pages}"
     if cpu is None or memory is None:

@@ -365,6 +365,84 @@ def test_experts_stand_beside_reading_straight_on(bare_metal: Any, tree: Any) ->
     assert "Expert-sized reads" in ladder
 
 
+def figure_of(page: str, anchor: str) -> str:
+    """The figure with this anchor."""
+    rest = page[page.index(f'id="{anchor}"') :]
+    return rest[: rest.index("</figure>")]
+
+
+def test_kernels_that_store_stand_beside_reading_with_what_the_bus_carries(
+    bare_metal: Any, tree: Any
+) -> None:
+    cached = {"stores": "cached", "counted_bytes_per_word": 16, "bus_bytes_per_word": 24, "kernel": "copy"}
+    streamed = {**cached, "stores": "non_temporal", "bus_bytes_per_word": 16, "kernel": "copy_nt"}
+    node = {"cpu_node": 0, "memory_node": 0}
+    sheet = with_reads(
+        bare_metal(),
+        ("copy_nt.node0", "memory.bandwidth.copy", {**node, **streamed}, 50e9),
+        ("copy.node0", "memory.bandwidth.copy", {**node, **cached}, 40e9),
+    )
+    paper = sheet.record.inventory.memory.theoretical_bytes_per_s / len(sheet.record.inventory.numa.nodes)
+    page = sheet.page()
+    seen = tree(figure_of(page, "fig-stores")).text.replace("\u00a0", " ")
+    assert "A copy with ordinary stores keeps 80 % of the rate of one past the caches" in seen
+    rows = [
+        seen.index(word) for word in ("Node 0, read", "copy, ordinary stores", "copy, stores past the caches")
+    ]
+    assert rows == sorted(rows)
+    ordinary = seen[rows[1] : rows[2]]
+    assert "40.0" in ordinary and "60.0" in ordinary and f"{60e9 / paper:.3f}" in ordinary
+    assert "60.0" not in seen[rows[2] :], "past the caches the bus carries what is counted"
+    matrix = page[page.index('id="fig-numa"') : page.index('id="fig-rates"')]
+    assert "40.0" not in matrix, "a copy is no cell of the matrix of reads"
+
+
+def test_the_sum_of_a_socket_stands_between_node_and_machine(bare_metal: Any, tree: Any) -> None:
+    labels = {"scope": "socket", "socket": 1, "cpu_node": None, "memory_node": None, "placement": "spread"}
+    sheet = with_reads(bare_metal(), ("read.socket1", "memory.bandwidth.read", labels, 333e9))
+    seen = tree(figure_of(sheet.page(), "fig-rates")).text.replace("\u00a0", " ")
+    assert "a socket 333 GB/s" in seen
+    assert (
+        seen.index("Node 3 reads its own")
+        < seen.index("Socket 1, each node its own memory")
+        < seen.index("The whole machine, each node")
+    )
+
+
+def test_experts_all_over_the_image_stand_beside_the_machine_reading_straight_on(
+    bare_metal: Any, tree: Any
+) -> None:
+    sheet = bare_metal()
+    straight = next(m for o in sheet.record.outcomes for m in o.metrics if m.labels.get("scope") == "machine")
+    labels = {**straight.labels, "scope": "image", "pool_bytes": 10**12}
+    sheet = with_reads(
+        sheet, ("experts.image", "memory.bandwidth.expert_read", labels, straight.median * 0.7)
+    )
+    seen = tree(figure_of(sheet.page(), "fig-experts")).text.replace("\u00a0", " ")
+    assert "Experts in random order keep 70 % of the bandwidth" in seen
+    assert "all over 1,000.0 GB of the image" in seen
+
+
+@pytest.mark.case("BW-02")
+def test_bw_02_a_machine_that_is_slower_than_one_node_is_said(bare_metal: Any, tree: Any) -> None:
+    """Two nodes: 4 GB/s with all of them, 8 with one; spread, interleaved and single all stand in the figure."""
+    machine = {"cpu_node": None, "memory_node": None, "placement": "spread"}
+    sheet = bare_metal(2)
+    before = len(sheet.record.outcomes)
+    sheet = with_reads(
+        sheet,
+        ("read.node1.node1", "memory.bandwidth.read", {"cpu_node": 1, "memory_node": 1}, 8e9),
+        ("read.machine", "memory.bandwidth.read", {**machine, "scope": "machine"}, 4e9),
+        ("read.interleaved", "memory.bandwidth.read", {**machine, "scope": "interleaved"}, 3e9),
+    )
+    record = attrs.evolve(sheet.record, outcomes=sheet.record.outcomes[before:])
+    page = attrs.evolve(sheet, record=record).page()
+    seen = tree(figure_of(page, "fig-rates")).text.replace("\u00a0", " ")
+    assert "The whole machine reads 4.00 GB/s, less than one node alone, which reads 8.00 GB/s" in seen
+    assert "Node 1 reads its own memory" in seen
+    assert "every thread all nodes' memory" in seen
+
+
 def with_latencies(sheet: Any, *rows: tuple[str, str, dict[str, Any], float]) -> Any:
     from k3gate import metrics
 
