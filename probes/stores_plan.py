@@ -27,13 +27,16 @@ def cases(layout: Layout) -> list[Case]:
     if chosen:
         reason = "a short profile copies, on one node; --profile standard runs every kernel on every node"
     layout.left_out += [LeftOut(layout.probe, f"{one}.*", reason) for one in KERNELS if one not in chosen]
+    if not chosen:
+        return []
+    most = max(ARRAYS[kernel.removesuffix("_nt")] for kernel in chosen)
     found = []
     for place, node in enumerate(nodes):
-        cpus = layout.cpus_of[node.id]
-        if chosen and place and seconds < 600:
+        if place and seconds < 600:
             layout.left_out.append(LeftOut(layout.probe, f"copy*.node{node.id}", reason))
             continue
-        size = max(ARRAYS.values()) * sets.working_set(layout.inventory.cpu, cpus, layout.requested)
+        cpus = layout.cpus_of[node.id]
+        size = most * sets.working_set(layout.inventory.cpu, cpus, layout.requested)
         spec = layout.spec(node, size, cpus)
         group = f"stores.node{node.id}"
         found += [
