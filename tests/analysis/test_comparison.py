@@ -307,3 +307,60 @@ def test_another_version_of_the_tool_is_named_first(make_inventory: MakeInventor
     first = result.differences[0]
     assert (first.field, first.a, first.b) == ("k3gate version", "0", "9.9")
     assert "k3gate version" in result.sentence
+
+
+@pytest.mark.case("BW-06")
+def test_bw_06_kernel_settings_that_differ_come_first_and_take_the_blame(
+    make_inventory: MakeInventory,
+) -> None:
+    """Balancing on against off, huge pages 'madvise' against 'always', and 12 % less: no word on hardware."""
+    kernel = {"numa_balancing": True, "transparent_hugepage": "madvise"}
+    before = make_inventory("bare_metal", kernel=kernel)
+    after = make_inventory(
+        "bare_metal",
+        kernel={"numa_balancing": False, "transparent_hugepage": "always"},
+        memory={"configured_mts": 4800},
+    )
+    fast, slow = metric([25e9, 25.1e9, 25.2e9]), metric([22e9, 22.1e9, 22.2e9])
+    result = compare(record(before, {"c": fast}), record(after, {"c": slow}))
+    told = [(d.field, d.a, d.b) for d in result.differences]
+    assert told[:2] == [
+        ("kernel.numa_balancing", True, False),
+        ("kernel.transparent_hugepage", "madvise", "always"),
+    ]
+    assert ("memory.configured_mts", 5600, 4800) in told[2:]
+    assert [m.verdict for m in result.metrics] == ["worse"]
+    assert "Settings differ (kernel.numa_balancing, kernel.transparent_hugepage)" in result.sentence
+    assert "no difference may be laid to the hardware until they agree" in result.sentence
+    alike = compare(record(before, {"c": fast}), record(before, {"c": slow}))
+    assert "hardware" not in alike.sentence, "the same settings, the same machine: nothing to warn of"
+
+
+@pytest.mark.case("BW-11")
+@pytest.mark.parametrize("rates", [[30e9, 30.1e9, 30.2e9], [20e9, 20.1e9, 20.2e9]])
+def test_bw_11_smt_on_against_off_is_a_setting_and_no_conclusion(
+    make_inventory: MakeInventory, rates: list[float]
+) -> None:
+    """One host, with SMT and without: its state is stored and named, whichever way the rates go."""
+    on = make_inventory("bare_metal")
+    cores = tuple(range(64))
+    off = make_inventory(
+        "bare_metal",
+        cpu={
+            "smt": False,
+            "smt_control": "off",
+            "threads": 64,
+            "online": cores,
+            "allowed": cores,
+            "offline": tuple(range(64, 128)),
+            "siblings": tuple((cpu,) for cpu in cores),
+        },
+    )
+    result = compare(record(on, {"c": metric([25e9, 25.1e9, 25.2e9])}), record(off, {"c": metric(rates)}))
+    settings = {d.field: (d.a, d.b) for d in result.differences if d.setting}
+    assert settings["cpu.smt"] == (True, False)
+    assert settings["cpu.smt_control"] == ("on", "off")
+    first = [d.field for d in result.differences][: len(settings)]
+    assert set(first) == set(settings), "settings come before what follows from them"
+    assert "cpu.smt" in result.sentence
+    assert "no difference may be laid to the hardware until they agree" in result.sentence

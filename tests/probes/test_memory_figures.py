@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from fakes import SIZE, FakeRegion, FakeTeam, FakeThread, fake_pool
 
-from k3gate.probes import bandwidth, pools
-from k3gate.records import Metric, Proof, State
+from k3gate.probes import _native, bandwidth, pools
+from k3gate.probes.memory import MemoryProbe
+from k3gate.records import Metric, Profile, Proof, State
 
 
 def _proof(metric: Metric, name: str) -> Proof:
@@ -27,6 +28,36 @@ def test_pages_on_another_node_disprove_the_placement_wherever_they_lie(nodes: l
     bad = fake_pool(SIZE, nodes=lambda: nodes)
     assert pools.placement([bad]).ok is False
     assert pools.placement([good, bad]).ok is False
+
+
+@pytest.mark.case("BW-01")
+def test_bw_01_pages_that_stayed_on_another_node_contaminate_the_figure(fake) -> None:
+    """A file's pages stay where the run before put them. Five pages in a hundred on node 1 are too many."""
+    some = [0] * pools.SAMPLED_PAGES
+    some[::20] = [1] * len(some[::20])
+    for name in ("read.node0.node0", "copy.node0", "experts.image"):
+        [metric], _ = fake(name, FakeTeam([0, 1]), nodes=lambda: some)
+        assert metric.state is State.FAILED
+        assert "3891 pages on node 0, 205 pages on node 1" in (metric.reason or "")
+
+
+@pytest.mark.case("BW-01")
+def test_bw_01_pools_are_private_memory_that_the_threads_bound_to_the_node_touched(make_inventory) -> None:
+    cpu = _native.allowed_cpus()[0]
+    filled = pools.build(4 << 20, "small", None, [cpu], _native.Team([cpu]), lambda note: None)
+    with open("/proc/self/maps", encoding="ascii") as maps:
+        spans = [line.split() for line in maps]
+    filled_at = filled.pool.address
+    [entry] = [
+        one for one in spans if int(one[0].split("-")[0], 16) <= filled_at < int(one[0].split("-")[1], 16)
+    ]
+    filled.close()
+    assert entry[1] == "rw-p" and entry[4] == "0", "private, and of no file"
+    inventory = make_inventory("bare_metal")
+    for case in MemoryProbe().cases(inventory, Profile("standard", 1200.0, image_bytes=10**9)).cases:
+        for spec in case.parameters["pools"]:
+            [node] = [one for one in inventory.numa.nodes if one.id == spec["node"]]
+            assert spec["bind"] == node.id and set(spec["touch"]) <= set(node.cpus), case.name
 
 
 @pytest.mark.parametrize("wrong", [0, 1])
