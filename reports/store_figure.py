@@ -78,7 +78,7 @@ def _bar(row: SampleRow, place: charts.Scale, inventory: Inventory) -> BarRow:
     rate, _ = paper.share(inventory, labels)
     of_paper = "unknown" if rate is None else units.significant(carried / rate)
     if any(proof.name == "ceiling" and proof.ok is not True for proof in metric.proofs):
-        of_paper = "not known: above it by the model"
+        of_paper = "not known"
     kernel = str(labels.get("kernel")).removesuffix("_nt")
     stores_ = "" if kernel == "read" else f", {_STORES.get(str(labels.get('stores')), 'stores not told')}"
     return BarRow(

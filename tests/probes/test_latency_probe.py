@@ -149,3 +149,24 @@ def test_walks_last_long_enough_and_a_stray_thread_is_seen(make_inventory: Any) 
     assert all(steps * 100e-9 >= 0.05 for steps in team.steps[1:])
     assert samples[0].value == pytest.approx(100e-9)
     assert watch.proof().ok is False
+
+
+def test_a_walk_that_ended_before_a_loader_read_a_block_is_no_walk_under_load(make_inventory: Any) -> None:
+    """The first estimate misleads where a thread was held up: the walks after it are too short, and grow."""
+    from fakes import fake_pool
+
+    from k3gate.probes import pools
+
+    class Loaded(FakeWalker):
+        def chase_loaded(self, thread: int, part: Any, steps: int, start: int, *how: Any) -> FakeChase:
+            walk = self.chase(thread, part, steps, start)
+            if len(self.steps) == 1:
+                walk.seconds = 10.0
+            walk.load_bytes, walk.load_seconds = (65536 if walk.seconds > 0.05 else 0), walk.seconds
+            return walk
+
+    team, context = Loaded(), FakeContext(here(make_inventory), 1.0)
+    chain, watch = latency.Chain(fake_pool(SMALL), SMALL), pools.PinWatch(team)
+    walks = latency._loaded_walks(context, team, chain, [[], []], "generic", 0, 1.0, watch)
+    assert len(team.steps) > len(walks) + 1 and len(walks) >= latency.LEAST_SAMPLES
+    assert all(walk.load_bytes for walk in walks)

@@ -39,6 +39,13 @@ def test_each_array_exceeds_the_caches_by_itself(make_inventory) -> None:
     assert case.bytes // 3 >= 4 * (60 + 32 * 2) * 2**20
 
 
+@pytest.mark.parametrize(("name", "ok"), [("write", True), ("copy", True), ("triad", False)])
+def test_the_working_set_of_a_figure_is_that_of_one_array(fake, name: str, ok: bool) -> None:
+    """A pool of eight times the caches: two arrays of it exceed them as they must, three do not."""
+    [metric], _ = fake(f"{name}.node0", FakeTeam([0, 1]), size=SIZE // 2)
+    assert next(proof.ok for proof in metric.proofs if proof.name == "working_set") is ok
+
+
 @pytest.mark.parametrize(
     ("profile", "kept"),
     [(Profile("smoke", 20.0), set()), (Profile("quick", 180.0), {"copy.node0", "copy_nt.node0"})],
