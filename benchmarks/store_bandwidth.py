@@ -28,7 +28,7 @@ PEERS = {"copy_nt": "copy_mem_avx512", "triad_nt": "stream_mem_avx512"}
 
 def ours(team: Any, cpu: int, size: int, kernel: str, isa: str) -> Callable[[], float]:
     """B/s of our kernel, counted bytes, over whole passes of a pool that is allocated for each reading."""
-    row = next(row for row in pools.kernel_table() if (row["name"], row["isa"]) == (kernel, isa))
+    row = pools.traffic(kernel, isa)
 
     def read() -> float:
         filled = pools.build(size, "small", None, [cpu], team, lambda note: None)

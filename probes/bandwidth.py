@@ -33,7 +33,7 @@ def measure(case: Case, context: Context) -> Metric:
     parameters = case.parameters
     kernel = str(parameters["kernel"])
     isa = sharing.choose_isa(parameters["isa"], kernel)
-    traffic = next(row for row in pools.kernel_table() if (row["name"], row["isa"]) == (kernel, isa))
+    traffic = pools.traffic(kernel, isa)
     filled = [sharing.pool(context, spec) for spec in parameters["pools"]]
     readers: list[list[int]] = [list(cpus) for cpus in parameters["readers"]]
     team = sharing.team(context, [cpu for group in readers for cpu in group])

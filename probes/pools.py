@@ -391,6 +391,11 @@ class StoredWords:
         return Proof("checksum", True, f"all {words} stored words are right, and each timed region stored")
 
 
+def traffic(kernel: str, isa: str) -> dict[str, Any]:
+    """The row of `kernel_table` about a kernel; the instruction set has passed `sharing.choose_isa`."""
+    return next(row for row in kernel_table() if (row["name"], row["isa"]) == (kernel, isa))
+
+
 def kernel_table() -> list[dict[str, Any]]:
     """The kernels with their traffic model per 8-byte word, as the native code states it."""
     return list(_native.kernels())

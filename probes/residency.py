@@ -68,7 +68,7 @@ def read_experts(case: Case, context: Context) -> Metric:
         raise ProbeError(f"no image to read experts in: only {exact_bytes(touched)} of it could be touched")
     filled = [pool for pool, _ in held]
     isa = sharing.choose_isa(parameters["isa"], "read")
-    traffic = next(row for row in pools.kernel_table() if (row["name"], row["isa"]) == ("read", isa))
+    traffic = pools.traffic("read", isa)
     before = pools.placement(filled)
     samples, sums = _passes(context, team, isa, held, watch)
     after = pools.placement(filled)
