@@ -38,7 +38,8 @@ def check_reads(measured: dict[str, dict[str, Any]], rounds: int) -> None:
         (metric,) = outcome["metrics"]
         proofs = {proof["name"]: proof for proof in metric["proofs"]}
         assert all(proof["ok"] is True for proof in proofs.values()), (name, proofs)
-        assert set(proofs) == {"placement", "page_size", "pinned", "checksum", "working_set"}
+        # The ceiling is only known where the firmware's table was read.
+        assert set(proofs) - {"ceiling"} == {"placement", "page_size", "pinned", "checksum", "working_set"}
         assert metric["labels"]["isa"] == "avx2"  # the emulator has no AVX-512, whatever this machine has
         assert len(outcome["rounds"]) == rounds
         target = re.fullmatch(r"read\.(?:core|node\d)\.node(\d)", name)
