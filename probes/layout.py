@@ -134,7 +134,9 @@ class Layout:
                 caches = case.labels["cache_bytes"]
                 if isinstance(caches, int):
                     least = f"{sets.CACHE_FACTOR} x {exact_bytes(caches)} of last-level caches"
-                    reason += f"; {least} and the level-2 caches below them are needed"
+                    arrays = case.parameters.get("arrays", 1)
+                    each = f" for each of {arrays} arrays" if arrays > 1 else ""
+                    reason += f"; {least} and the level-2 caches below them are needed{each}"
                 self.left_out.append(LeftOut(self.probe, case.name, reason))
         return kept
 

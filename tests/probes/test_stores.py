@@ -39,6 +39,15 @@ def test_each_array_exceeds_the_caches_by_itself(make_inventory) -> None:
     assert case.bytes // 3 >= 4 * (60 + 32 * 2) * 2**20
 
 
+def test_without_room_for_its_arrays_a_kernel_is_left_out_with_the_sum(make_inventory) -> None:
+    """The caches want 0.3 GB of one array: the reads fit, three arrays do not."""
+    inventory = make_inventory("vm", limits={"usable_memory_bytes": 700 << 20})
+    planned = plan_of(inventory, STANDARD)
+    assert "read.node0.node0" in names_of(planned) and "triad.node0" not in names_of(planned)
+    [reason] = [one.reason for one in planned.left_out if one.case == "triad.node0"]
+    assert "it wants 0.8 GB" in reason and "for each of 3 arrays" in reason
+
+
 @pytest.mark.parametrize(("name", "ok"), [("write", True), ("copy", True), ("triad", False)])
 def test_the_working_set_of_a_figure_is_that_of_one_array(fake, name: str, ok: bool) -> None:
     """A pool of eight times the caches: two arrays of it exceed them as they must, three do not."""
