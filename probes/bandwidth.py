@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from k3gate import metrics
-from k3gate.host import paper
+from k3gate import metrics, topology
 from k3gate.model import k3
 from k3gate.probes import experts, pools, sharing
 from k3gate.probing.contract import Context, SampleToken
@@ -95,7 +94,7 @@ def ceiling(rate: float, inventory: Inventory, labels: Labels) -> list[Proof]:
     store reads besides is modelled: some processors spare themselves that, and a sum beyond the paper rate then
     says that this one does.
     """
-    limit = paper.limit(inventory, labels)
+    limit = topology.paper_limit(inventory, labels)
     if limit is None:
         return []
     told = f"{quantity(rate, 'B/s')} of the {quantity(limit, 'B/s')} that the memory can have on paper"

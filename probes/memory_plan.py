@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import attrs
 
-from k3gate.host.numa import nodes_of_packages
 from k3gate.probes import latency_plan, residency_plan, stores_plan
 from k3gate.probes import working_sets as sets
 from k3gate.probes.layout import (
@@ -21,6 +20,7 @@ from k3gate.probes.layout import (
 )
 from k3gate.probing.contract import Planned
 from k3gate.records import Case, Inventory, LeftOut, NumaNode, Profile
+from k3gate.topology import nodes_of_packages
 
 
 def plan(probe: str, inventory: Inventory, profile: Profile, isa: str | None) -> Planned:

@@ -19,7 +19,6 @@ from k3gate.errors import ProbeError
 from k3gate.model import k3
 from k3gate.probes import experts, pools, sharing
 from k3gate.probing.contract import Context, SampleToken
-from k3gate.probing.outcomes import join_proofs
 from k3gate.records import Case, Inventory, Metric, Proof, Scalar, State
 from k3gate.units import exact_bytes
 
@@ -78,7 +77,7 @@ def read_experts(case: Case, context: Context) -> Metric:
         touched, caches if isinstance(caches, int) else None, parameters["level_2_bytes"]
     )
     placed = before if before.ok is not True else after
-    proofs = [placed, size_proof, watch.proof(), *sums, working_set]
+    proofs = [placed, size_proof, watch.proof(), sums, working_set]
     state, reason = sharing.state_of(proofs)
     labels: dict[str, Scalar] = {
         **case.labels,
@@ -92,13 +91,13 @@ def read_experts(case: Case, context: Context) -> Metric:
 
 def _passes(
     context: Context, team: Any, isa: str, held: Held, watch: pools.PinWatch
-) -> tuple[list[SampleToken], tuple[Proof, ...]]:
+) -> tuple[list[SampleToken], Proof]:
     """Whole passes over the experts of all pools, one at least: (samples, the proof "checksum")."""
     if all(pool.bytes < k3.EXPERT_BYTES for pool, _ in held):
         raise ProbeError(f"no expert of {exact_bytes(k3.EXPERT_BYTES)} fits into the image")
     chance = random.Random(held[0][0].seed)
     samples: list[SampleToken] = []
-    proofs: tuple[Proof, ...] = ()
+    proofs: list[Proof] = []
     spent = passes = 0.0
     while not passes or spent * (1 + 1 / passes) <= context.seconds:
         orders = [experts.order(pool.bytes, chance) for pool, _ in held]
@@ -110,13 +109,13 @@ def _passes(
             region = team.run("read", isa, parts, 1)
             watch.see(region)
             sums.see(region, 1)
-            proofs = join_proofs(proofs, [sums.proof()])
+            proofs.append(sums.proof())
             read = sum(thread.bytes for thread in region.threads)
             samples.append(context.sample(read / region.seconds, region.seconds))
             spent += region.seconds
             context.heartbeat("reading experts")
         passes += 1
-    return samples, proofs
+    return samples, next((proof for proof in proofs if proof.ok is not True), proofs[0])
 
 
 def _dealt(team: Any, held: Held, orders: Sequence[Sequence[int]]) -> list[list[pools.Part]]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from k3gate import units
-from k3gate.host import paper
+from k3gate import topology, units
 from k3gate.records import Inventory, Metric
 from k3gate.reports import charts, words
 from k3gate.reports.evidence import SampleRow
@@ -75,7 +74,7 @@ def _bar(row: SampleRow, place: charts.Scale, inventory: Inventory) -> BarRow:
     labels = metric.labels
     carried = (metric.median or 0.0) * _carried(metric)
     parts = [charts.band(0, place(carried), "25%", "50%", "f-data2"), *rate_bar(metric, place, "f-data")]
-    rate, _ = paper.share(inventory, labels)
+    rate, _ = topology.paper_share(inventory, labels)
     of_paper = "unknown" if rate is None else units.significant(carried / rate)
     if any(proof.name == "ceiling" and proof.ok is not True for proof in metric.proofs):
         of_paper = "not known"

@@ -42,6 +42,10 @@ def test_imports_only_go_down_the_floors() -> None:
     [
         ("k3gate.cli", {"numpy", "scipy", "sqlalchemy", "alembic", "jinja2", "rich", "cattrs", "attr"}),
         ("k3gate.probing.worker", {"numpy", "scipy", "sqlalchemy", "alembic", "jinja2", "rich", "click"}),
+        (
+            "k3gate.probes.memory",
+            {"numpy", "scipy", "jinja2", "rich", "click", "k3gate.host", "k3gate.probing.plan"},
+        ),
         ("k3gate.gate.evaluator", {"scipy", "sqlalchemy", "alembic", "jinja2", "rich", "numpy"}),
     ],
 )

@@ -20,11 +20,11 @@ from attrs import frozen
 from k3gate import metrics as registry
 from k3gate.documents import plain
 from k3gate.host import volatile
-from k3gate.host.numa import nodes_of_packages
 from k3gate.metrics import RESIDENCY_BYTES, RESIDENCY_RATE
 from k3gate.probing.outcomes import evidence
 from k3gate.probing.statistics import round_medians
 from k3gate.records import Better, Interval, Labels, Metric, RunRecord, RunStatus, State
+from k3gate.topology import nodes_of_packages
 from k3gate.units import significant
 
 CONFIDENCE = 0.99

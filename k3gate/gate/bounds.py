@@ -11,12 +11,11 @@ from fnmatch import fnmatchcase
 
 from attrs import evolve, frozen
 
-from k3gate import metrics, units
+from k3gate import metrics, topology, units
 from k3gate.gate import hardware
 from k3gate.gate.criteria import Criterion, Relative
 from k3gate.gate.judgement import Judgement, badness, unproven
 from k3gate.gate.targets import Target
-from k3gate.host import paper
 from k3gate.probing.outcomes import evidence
 from k3gate.records import (
     Better,
@@ -74,7 +73,7 @@ def judge(criterion: Criterion, record: RunRecord, target: Target) -> Judgement:
             return unproven(f"No evidence about the hardware: {doubt}. Seen here: {settled.reason}")
     rows = _rows(record, declaration.name, criterion.where)
     if criterion.over is not None:
-        main = {node.id for node in paper.main_nodes(record.inventory)}
+        main = {node.id for node in topology.main_nodes(record.inventory)}
         rows = [row for row in rows if row.metric.labels.get("memory_node") in main]
     cells: dict[Cell, list[_Row]] = {}
     for index, row in enumerate(rows):
@@ -124,7 +123,7 @@ def _expected(criterion: Criterion, record: RunRecord) -> set[Cell]:
     if criterion.over is None:
         return set()
     readers = [node.id for node in record.inventory.numa.nodes if node.cpus]
-    holders = [node.id for node in paper.main_nodes(record.inventory)]
+    holders = [node.id for node in topology.main_nodes(record.inventory)]
     if criterion.where.get("placement") == "remote":
         return {(reader, holder) for reader in readers for holder in holders if reader != holder}
     return {(reader, reader) for reader in readers if reader in holders}
@@ -187,7 +186,7 @@ def _judge_cell(
     flaw = _proof_flaw(row.metric, criterion.proofs)
     if flaw is not None:
         return unproven(f"{_place(row.metric)}: {flaw}.", (row.evidence,))
-    share, _ = paper.share(record.inventory, row.metric.labels)
+    share, _ = topology.paper_share(record.inventory, row.metric.labels)
     if declaration.name.startswith(_BANDWIDTH) and share is not None and _median(row.metric) > share:
         return unproven(
             f"{_place(row.metric)}: {_show(_median(row.metric), declaration.unit)} is above the physical "
@@ -283,13 +282,13 @@ def _divisor(
 ) -> _Divisor | str:
     """The divisor for a row, or the sentence that says why there is none; it needs the row's proofs as well."""
     if relative.kind == "theory":
-        share, words = paper.share(record.inventory, row.metric.labels)
+        share, words = topology.paper_share(record.inventory, row.metric.labels)
         if share is None:
             return words
         return _Divisor(share, (share, share), words, units.quantity(share, "B/s"), (_THEORY,))
     if relative.kind == "target":
         key = relative.key or ""
-        nodes = len(paper.main_nodes(record.inventory))
+        nodes = len(topology.main_nodes(record.inventory))
         figure, least = target.value(key, nodes), target.least(key, nodes)
         if not figure or not least:
             return f"the target {target.name!r} gives no {key}"
@@ -322,7 +321,7 @@ def _divisor(
 
 
 def _one_memory_node(record: RunRecord) -> Judgement | None:
-    nodes = paper.main_nodes(record.inventory)
+    nodes = topology.main_nodes(record.inventory)
     if len(nodes) != 1 or any(node.cpus and node is not nodes[0] for node in record.inventory.numa.nodes):
         return None
     others = [node.id for node in record.inventory.numa.nodes if node.memory_bytes and not node.cpus]

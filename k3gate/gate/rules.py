@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from k3gate import units
+from k3gate import topology, units
 from k3gate.gate import hardware
 from k3gate.gate.criteria import Criterion
 from k3gate.gate.judgement import Judgement, unproven, worst
 from k3gate.gate.targets import Target
-from k3gate.host import paper
 from k3gate.metrics import RESIDENCY_BYTES
 from k3gate.model.residency import Image
 from k3gate.probing.outcomes import evidence as believed
@@ -112,7 +111,7 @@ def placement(record: RunRecord) -> Judgement:
 def residency(record: RunRecord, target: Target) -> Judgement:
     """CPU memory holds the target's image: lacking fails, held and verified passes, less held is unproven."""
     inventory = record.inventory
-    image = target.image(len(paper.main_nodes(inventory)))
+    image = target.image(len(topology.main_nodes(inventory)))
     swap = inventory.memory.swap_used_bytes
     note = f" Swap is in use: {units.exact_bytes(swap)}." if swap else ""
     short = _too_small(record, image)
@@ -210,7 +209,7 @@ def _too_small(record: RunRecord, image: Image) -> Judgement | None:
     total, need, arithmetic = record.inventory.memory.total_bytes, image.bytes, image.arithmetic()
     if image.copies > 1:
         copy = sum(image.parts[part] for part in _weights(image.parts)) // image.copies
-        nodes = [node for node in paper.main_nodes(record.inventory) if node.memory_bytes is not None]
+        nodes = [node for node in topology.main_nodes(record.inventory) if node.memory_bytes is not None]
         low = next((node for node in nodes if (node.memory_bytes or 0) < copy), None)
         if low is not None:
             return Judgement(

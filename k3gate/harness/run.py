@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import attrs
 from attrs import frozen
 
-from k3gate import __version__, host
+from k3gate import __version__, host, topology
 from k3gate.documents import printable
 from k3gate.errors import StorageError, UsageError
 from k3gate.gate import criteria as criteria_module
@@ -25,7 +25,6 @@ from k3gate.gate import targets
 from k3gate.harness import neighbours
 from k3gate.harness.listening import Listener
 from k3gate.harness.stored import now
-from k3gate.host import paper
 from k3gate.probing import idle, outcomes, plan, profiles, registry
 from k3gate.probing.execute import CaseDone, CaseStarted, Event, Executor, Heartbeat, WorkerEnded
 from k3gate.probing.plan import Execution, Plan
@@ -79,7 +78,7 @@ def prepare(request: Request) -> Prepared:
     target = targets.load(request.target)
     profiles.load(request.profile)
     inventory = host.read(name=request.machine_name)
-    image = target.image(len(paper.main_nodes(inventory)))
+    image = target.image(len(topology.main_nodes(inventory)))
     profile = profiles.load(
         request.profile,
         image_bytes=image.bytes,

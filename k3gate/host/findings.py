@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from k3gate import topology
 from k3gate.host import module_findings, setting_findings
 from k3gate.host import numa as nodes
 from k3gate.host.memory import MEMINFO
@@ -169,7 +170,7 @@ def _topology(inventory: Inventory) -> Iterator[Finding]:
         )
     if numa.available:
         yield from _odd_nodes(numa)
-    low = nodes.uneven(numa)
+    low = topology.uneven(numa)
     if low:
         sizes = ", ".join(f"node {n.id} {gib(n.memory_bytes)}" for n in numa.nodes if n.cpus)
         yield Finding(
@@ -183,7 +184,7 @@ def _topology(inventory: Inventory) -> Iterator[Finding]:
             "Populate all nodes alike.",
         )
     per_package = {
-        package: ids for package, ids in nodes.nodes_of_packages(cpu, numa).items() if len(ids) > 1
+        package: ids for package, ids in topology.nodes_of_packages(cpu, numa).items() if len(ids) > 1
     }
     if per_package and not nodes.doubtful(numa):
         package, ids = next(iter(per_package.items()))

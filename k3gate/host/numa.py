@@ -230,24 +230,3 @@ def _odd_distances(nodes: tuple[NumaNode, ...]) -> list[str]:
     if nearer:
         return [f"a node is nearer to another one than to itself: {cpu_list(nearer)}"]
     return []
-
-
-def nodes_of_packages(cpu: Cpu, numa: Numa) -> dict[int, tuple[int, ...]]:
-    """Which nodes hold CPUs of each package; more than one each is NPS, SNC or several dies."""
-    found: dict[int, set[int]] = {}
-    for node in numa.nodes:
-        for one in node.cpus:
-            if one in cpu.package_of:
-                found.setdefault(cpu.package_of[one], set()).add(node.id)
-    return {package: tuple(sorted(nodes)) for package, nodes in sorted(found.items())}
-
-
-def uneven(numa: Numa) -> tuple[NumaNode, ...]:
-    """Nodes with CPUs and memory that have less than the largest such node, by more than what kernel and firmware
-    keep: one module of sixteen makes 6 %."""
-    equipped = [node for node in numa.nodes if node.cpus and node.memory_bytes]
-    if len(equipped) < 2:
-        return ()
-    largest = max(node.memory_bytes or 0 for node in equipped)
-    kept = max(0.045 * largest, 2 * 2**30)
-    return tuple(node for node in equipped if largest - (node.memory_bytes or 0) > kept)

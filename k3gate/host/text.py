@@ -6,8 +6,9 @@ import textwrap
 from collections.abc import Iterator
 
 from k3gate.host import module_map
-from k3gate.host.numa import doubtful, nodes_of_packages
+from k3gate.host.numa import doubtful
 from k3gate.records import Cache, Inventory, NumaNode, State
+from k3gate.topology import nodes_of_packages
 from k3gate.units import cpu_list, gib, quantity, significant
 
 WIDTH = 100

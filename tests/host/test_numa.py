@@ -9,8 +9,8 @@ import pytest
 
 from k3gate import host
 from k3gate.host import text
-from k3gate.host.numa import nodes_of_packages
 from k3gate.records import State
+from k3gate.topology import nodes_of_packages
 
 MakeRoot = Any
 NODE = "sys/devices/system/node"

@@ -7,8 +7,8 @@ from typing import Any
 import attrs
 import pytest
 
-from k3gate import host
-from k3gate.host import numa, setting_findings
+from k3gate import host, topology
+from k3gate.host import setting_findings
 from k3gate.records import Amx, HugePagePool, Numa, NumaNode
 
 GIB = 2**30
@@ -49,4 +49,4 @@ def test_reserved_huge_pages_are_not_in_use(make_root: Any) -> None:
 def test_a_node_that_lacks_one_module_of_sixteen_is_uneven(gib: tuple[int, int], uneven: bool) -> None:
     """The only sign that a user has who may not read the firmware's table."""
     nodes = tuple(NumaNode(n, (n,), size * GIB, kind="dram") for n, size in enumerate(gib))
-    assert bool(numa.uneven(Numa(True, nodes))) is uneven
+    assert bool(topology.uneven(Numa(True, nodes))) is uneven

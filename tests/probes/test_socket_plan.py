@@ -8,8 +8,7 @@ import attrs
 import pytest
 from planning import case_of, names_of, plan_of, with_nodes
 
-from k3gate import host
-from k3gate.host import paper
+from k3gate import host, topology
 from k3gate.records import Inventory, NumaNode, Profile
 
 STANDARD = Profile("standard", 1200.0)
@@ -61,19 +60,19 @@ def test_a_socket_of_one_node_has_no_sum_of_its_own_and_one_socket_is_the_machin
 
 def test_the_paper_rate_of_a_socket_is_that_of_its_nodes(make_inventory) -> None:
     inventory = _split(make_inventory("bare_metal"), 8)
-    rate, words = paper.share(inventory, {"scope": "socket", "socket": 1})
+    rate, words = topology.paper_share(inventory, {"scope": "socket", "socket": 1})
     assert rate == pytest.approx(8 * 5600e6 * 8)
     assert "socket" in words
-    assert paper.share(inventory, {"scope": "socket", "socket": 7})[0] is None
+    assert topology.paper_share(inventory, {"scope": "socket", "socket": 7})[0] is None
 
 
 def test_a_part_of_uneven_memory_is_limited_by_the_machine_alone(make_inventory) -> None:
     inventory = make_inventory("bare_metal")
     labels = {"scope": "node", "cpu_node": 0, "memory_node": 0}
-    assert paper.limit(inventory, labels) == pytest.approx(8 * 5600e6 * 8)
+    assert topology.paper_limit(inventory, labels) == pytest.approx(8 * 5600e6 * 8)
     first, second = inventory.numa.nodes
     uneven = with_nodes(inventory, first, attrs.evolve(second, memory_bytes=first.memory_bytes // 2))
-    assert paper.limit(uneven, labels) == pytest.approx(16 * 5600e6 * 8)
+    assert topology.paper_limit(uneven, labels) == pytest.approx(16 * 5600e6 * 8)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,31 @@
-"""What memory could give on paper, of the machine and of a part of it. Pure."""
+"""Nodes and sockets of an inventory, and what their memory could give on paper. Pure, and light: workers ask it."""
 
 from __future__ import annotations
 
 import math
 
-from k3gate.host import numa
-from k3gate.records import Inventory, Labels, NumaNode
+from k3gate.records import Cpu, Inventory, Labels, Numa, NumaNode
+
+
+def nodes_of_packages(cpu: Cpu, numa: Numa) -> dict[int, tuple[int, ...]]:
+    """Which nodes hold CPUs of each package; more than one each is NPS, SNC or several dies."""
+    found: dict[int, set[int]] = {}
+    for node in numa.nodes:
+        for one in node.cpus:
+            if one in cpu.package_of:
+                found.setdefault(cpu.package_of[one], set()).add(node.id)
+    return {package: tuple(sorted(nodes)) for package, nodes in sorted(found.items())}
+
+
+def uneven(numa: Numa) -> tuple[NumaNode, ...]:
+    """Nodes with CPUs and memory that have less than the largest such node, by more than what kernel and firmware
+    keep: one module of sixteen makes 6 %."""
+    equipped = [node for node in numa.nodes if node.cpus and node.memory_bytes]
+    if len(equipped) < 2:
+        return ()
+    largest = max(node.memory_bytes or 0 for node in equipped)
+    kept = max(0.045 * largest, 2 * 2**30)
+    return tuple(node for node in equipped if largest - (node.memory_bytes or 0) > kept)
 
 
 def main_nodes(inventory: Inventory) -> tuple[NumaNode, ...]:
@@ -19,7 +39,7 @@ def main_nodes(inventory: Inventory) -> tuple[NumaNode, ...]:
     )
 
 
-def share(inventory: Inventory, labels: Labels) -> tuple[float | None, str]:
+def paper_share(inventory: Inventory, labels: Labels) -> tuple[float | None, str]:
     """The paper rate in B/s of the memory that a figure with these labels speaks of, and its name in words.
 
     That of the machine, or the even share of a node or of a socket's nodes; None with the reason.
@@ -37,7 +57,7 @@ def share(inventory: Inventory, labels: Labels) -> tuple[float | None, str]:
         return whole, "the paper rate"
     nodes = [node.id for node in main_nodes(inventory)]
     if scope == "socket":
-        packages = numa.nodes_of_packages(inventory.cpu, inventory.numa)
+        packages = nodes_of_packages(inventory.cpu, inventory.numa)
         own = [node for node in packages.get(_number(labels.get("socket")), ()) if node in nodes]
         if own:
             return whole * len(own) / len(nodes), "a socket's even share of the paper rate"
@@ -46,13 +66,13 @@ def share(inventory: Inventory, labels: Labels) -> tuple[float | None, str]:
     return None, "the paper rate of that memory is not known"
 
 
-def limit(inventory: Inventory, labels: Labels) -> float | None:
+def paper_limit(inventory: Inventory, labels: Labels) -> float | None:
     """B/s that no reading with these labels can exceed; None where that is not known.
 
     The even share of a part is a limit only where memory is even: else the machine's own rate is.
     """
-    rate, _ = share(inventory, labels)
-    if rate is None or not numa.uneven(inventory.numa):
+    rate, _ = paper_share(inventory, labels)
+    if rate is None or not uneven(inventory.numa):
         return rate
     return inventory.memory.theoretical_bytes_per_s
 
