@@ -15,6 +15,7 @@ from typing import Any
 from k3gate import metrics
 from k3gate.errors import ProbeError
 from k3gate.probes import chase, pools, sharing
+from k3gate.probes.scatter import Scatter
 from k3gate.probing.contract import Context, SampleToken
 from k3gate.records import Case, Metric, Proof, Scalar
 
@@ -65,9 +66,15 @@ def _shared_chain(context: Context, team: Any, spec: dict[str, Any]) -> tuple[po
     return pool, chain
 
 
-def walks(context: Context, chain: chase.Chain, seconds: float, watch: pools.PinWatch) -> list[SampleToken]:
-    """Timed walks until `seconds` are used. A turn is then walked to its end, untimed, where that takes no longer
-    than `PROOF_TURN` times as long."""
+def walks(
+    context: Context,
+    chain: chase.Chain | Scatter,
+    seconds: float,
+    watch: pools.PinWatch,
+    turn_seconds: float = 0.0,
+) -> list[SampleToken]:
+    """Timed walks until `seconds` are used. A turn is then walked to its end, untimed, for the proof, where that
+    takes no longer than `turn_seconds`, or `PROOF_TURN` times as long."""
     first = chain.walk(_FIRST_STEPS)
     context.setup(first.seconds)
     each = max(first.seconds / _FIRST_STEPS, 1e-11)
@@ -80,7 +87,7 @@ def walks(context: Context, chain: chase.Chain, seconds: float, watch: pools.Pin
         context.heartbeat("walking a chain")
         samples.append(context.sample(walk.seconds / walk.steps, walk.seconds))
         spent += walk.seconds
-    if chain.missing * each <= PROOF_TURN * seconds:
+    if chain.proof().ok is None and chain.missing * each <= max(turn_seconds, PROOF_TURN * seconds):
         while chain.missing:
             walk = chain.walk(min(chain.missing, math.ceil(HEARTBEAT_SECONDS / each)))
             context.setup(walk.seconds)

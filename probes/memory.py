@@ -14,6 +14,7 @@ Cases, planned from the inventory alone:
                         in base pages
     staircase.nodeN     the same through 16 KiB, 32 KiB and so on: each cache is a step
     loaded.nodeN        the same while the other cores of the node read, slowed by an injected delay
+    fileN.*             the same for files that the user names: see `file_plan`
     residency.image     the target's image is allocated, touched and verified; a small pool in short profiles
 
 A figure is bytes loaded / (last end - first start) of all threads, taken over whole passes of a pool that is
@@ -33,7 +34,7 @@ from attrs import frozen
 
 from k3gate import metrics
 from k3gate.model import k3
-from k3gate.probes import experts, latency, memory_plan, pools, sharing
+from k3gate.probes import experts, file_memory, latency, memory_plan, pools, sharing
 from k3gate.probes import working_sets as sets
 from k3gate.probing.contract import Applies, Context, Planned, Reason, SampleToken
 from k3gate.records import Case, Inventory, Metric, MetricDeclaration, Profile, Proof, Scalar, State
@@ -59,6 +60,9 @@ class MemoryProbe:
         metrics.LATENCY_IDLE,
         metrics.LATENCY_LOADED,
         metrics.UNDER_LOAD,
+        metrics.FILE_READ,
+        metrics.FILE_EXPERTS,
+        metrics.FILE_LATENCY,
         metrics.RESIDENCY_BYTES,
         metrics.RESIDENCY_RATE,
     )
@@ -79,6 +83,8 @@ class MemoryProbe:
         """One round of a case."""
         if case.name == "residency.image":
             yield from _residency(case, context)
+        elif "file" in case.parameters:
+            yield from file_memory.measure(case, context, _samples)
         elif case.parameters["kernel"] == "chase":
             yield from latency.measure(case, context)
         else:

@@ -9,7 +9,15 @@ from markupsafe import Markup
 from k3gate import units
 from k3gate.metrics import EXPERT_READ, LATENCY_IDLE, LATENCY_LOADED, MEMORY_READ, UNDER_LOAD
 from k3gate.records import RunRecord
-from k3gate.reports import charts, latency_figures, matrix, residency_figure, thread_figures, words
+from k3gate.reports import (
+    charts,
+    file_figures,
+    latency_figures,
+    matrix,
+    residency_figure,
+    thread_figures,
+    words,
+)
 from k3gate.reports.evidence import Index, SampleRow
 from k3gate.reports.figures import Absent, BarRow, Figure
 from k3gate.reports.readings import (
@@ -50,6 +58,7 @@ class Measurements:
             row for row in index.samples if row.metric.name in (LATENCY_LOADED.name, UNDER_LOAD.name)
         ]
         self._experts = [row for row in index.samples if row.metric.name == EXPERT_READ.name]
+        self._files = [row for row in index.samples if row.metric.name in file_figures.NAMES]
         self.items: tuple[Figure | Absent, ...] = (
             self._matrix(self._reads, matrix.BANDWIDTH),
             self._matrix(self._latencies, matrix.LATENCY),
@@ -61,6 +70,7 @@ class Measurements:
             self._staircase(),
             self._under_load(),
             self._residency(),
+            *self._mapped_files(),
         )
 
     def _number(self) -> int:
@@ -271,6 +281,17 @@ class Measurements:
         figure = latency_figures.loaded(self._loaded, self._next)
         self._next += figure is not None
         return figure or self._missing("Latency under load", "loaded.")
+
+    def _mapped_files(self) -> tuple[Figure | Absent, ...]:
+        """Nothing where the user named no file."""
+        figure = file_figures.files(self._files, self._next)
+        self._next += figure is not None
+        if figure is not None:
+            return (figure,)
+        run = self._record.run
+        named = [case.name for case in run.plan] + [left.case for left in run.left_out]
+        asked = any(name.startswith("file") for name in named)
+        return (self._missing("Files read as memory", "file"),) if asked else ()
 
     def _residency(self) -> Figure | Absent:
         figure = residency_figure.residency(self._record, self._index, self._next)

@@ -17,6 +17,9 @@ from k3gate import units
 from k3gate.documents import printable
 from k3gate.metrics import (
     EXPERT_READ,
+    FILE_EXPERTS,
+    FILE_LATENCY,
+    FILE_READ,
     LATENCY_IDLE,
     LATENCY_LOADED,
     MEMORY_READ,
@@ -257,6 +260,7 @@ _DRAWN = tuple(
     declaration.name
     for declaration in (
         *(MEMORY_READ, EXPERT_READ, LATENCY_IDLE, LATENCY_LOADED, UNDER_LOAD),
+        *(FILE_READ, FILE_EXPERTS, FILE_LATENCY),
         *(RESIDENCY_BYTES, RESIDENCY_RATE),
     )
 )
