@@ -81,29 +81,23 @@ def _window(layout: Layout, file: MemoryFile) -> int:
         if last
         else "the least where no cache size is known"
     )
-    if file.folder:
-        free = _free(layout, file)
-        if free is not None and free < wanted:
-            raise UsageError(
-                f"--memory-file: {file.path} has room for {exact_bytes(free)}, and a file of {exact_bytes(wanted)} "
-                f"would be made there ({why}): make room, or give another folder"
-            )
-        return wanted
-    there = min(file.data_bytes or 0, file.bytes or 0)
+    there = _room(layout, file, wanted) if file.folder else min(file.data_bytes or 0, file.bytes or 0)
     size = min(there, wanted) // file.page_bytes * file.page_bytes
     if size < least:
-        hole = f", of which the first {exact_bytes(there)} are no hole" if there != file.bytes else ""
-        raise UsageError(
-            f"--memory-file: {file.path} has {exact_bytes(file.bytes or 0)}{hole}: at least {exact_bytes(least)} are "
-            f"needed ({why}), or it would be read from them: give a larger file"
-        )
+        needed = f"at least {exact_bytes(least)} are needed ({why}), or it would be read from them"
+        if file.folder:
+            told, remedy = f"has room for {exact_bytes(there)}", "make room, or give another folder"
+        else:
+            hole = f", of which the first {exact_bytes(there)} are no hole" if there != file.bytes else ""
+            told, remedy = f"has {exact_bytes(file.bytes or 0)}{hole}", "give a larger file"
+        raise UsageError(f"--memory-file: {file.path} {told}: {needed}: {remedy}")
     return size
 
 
-def _free(layout: Layout, file: MemoryFile) -> int | None:
-    """Bytes that a file may have in a folder; of a hugetlbfs, also what is free in the pools of its page size."""
+def _room(layout: Layout, file: MemoryFile, wanted: int) -> int:
+    """Bytes that a file may have in a folder; of a hugetlbfs, what is free in the pools of its page size."""
     if file.file_system != "hugetlbfs":
-        return file.bytes
+        return wanted if file.bytes is None else int(file.bytes * sets.USABLE_SHARE)
     nodes = layout.inventory.numa.nodes
     pools = [pool for node in nodes for pool in node.huge_pages if pool.page_bytes == file.page_bytes]
     reserved = sum(pool.free * pool.page_bytes for pool in pools)

@@ -26,7 +26,7 @@ def test_a_kernel_is_taken_from_where_the_variable_says(
 ) -> None:
     monkeypatch.setattr(machine.shutil, "which", lambda tool, path: tool)
     monkeypatch.setattr(machine.platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(machine.image, "build", lambda folder, busybox, mke2fs: folder / "root.img")
+    monkeypatch.setattr(machine.image, "build", lambda folder, busybox, mke2fs, modules: folder / "root.img")
     monkeypatch.setattr(machine.image, "REPOSITORY", tmp_path)
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.delenv(machine.KERNEL_VARIABLE, raising=False)
