@@ -82,7 +82,8 @@ echo 140 >/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages
 echo 0 >/sys/devices/system/cpu/cpu1/online
 md5sum /tmp/pmem/weights >before
 run full k3gate run --memory-file /tmp/small --dry-run
-run measure k3gate run --profile quick --rounds 1 --only 'memory/file*' --only 'memory/latency.node*' \
+run measure k3gate run --profile quick --rounds 1 --only 'memory/file1.*' --only 'memory/file[23].read' \
+  --only 'memory/file3.latency.node1' --only 'memory/latency.node*' \
   --memory-file /tmp/pmem/weights --memory-file /tmp/pmem --memory-file /tmp/huge --json
 md5sum /tmp/pmem/weights >after
 ls -A /tmp/pmem /tmp/huge >left

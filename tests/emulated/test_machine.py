@@ -41,7 +41,7 @@ def test_a_kernel_is_taken_from_where_the_variable_says(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(800)
 @pytest.mark.xdist_group("emulated")
 def test_a_guest_that_dies_fails_the_test_with_the_end_of_its_console(emulator: machine.Emulator) -> None:
     with pytest.raises(pytest.fail.Exception, match=r"the guest dying gave no answer(?s:.*)Kernel panic"):

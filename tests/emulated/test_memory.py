@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from machine import Answers
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(500), pytest.mark.xdist_group("emulated")]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(800), pytest.mark.xdist_group("emulated")]
 
 
 def outcomes(answers: Answers, run: str = "measure") -> dict[str, dict[str, Any]]:
