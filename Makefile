@@ -61,6 +61,7 @@ bench: $(VENV)/.developing
 	$(BIN)/python benchmarks/read_bandwidth.py
 	$(BIN)/python benchmarks/store_bandwidth.py
 	$(BIN)/python benchmarks/latency.py
+	$(BIN)/python benchmarks/physics.py
 	$(BIN)/python benchmarks/command_times.py
 
 clean:

@@ -91,6 +91,8 @@ def measure(case: Case, context: Context, timed: Timed) -> Iterator[Metric]:
 
 def _mapped(parameters: Any, team: Any, context: Context) -> MappedFile:
     file, size = parameters["file"], parameters["window"]
+    if file["folder"] and file_plan.medium(file["file_system"], file["dax"]) == file_plan.TMPFS:
+        pools.check_available(size)
     descriptor = _make(file["path"], size) if file["folder"] else _open(file)
     try:
         memory = _native.Pool.of_file(descriptor, size, file["page_bytes"], file["folder"])

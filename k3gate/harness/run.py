@@ -88,6 +88,11 @@ def prepare(request: Request) -> Prepared:
         working_set_bytes=request.working_set_bytes,
         memory_files=[memory_files.look(path) for path in request.memory_files],
     )
+    if request.memory_files and request.probes and memory_files.PROBE not in request.probes:
+        raise UsageError(
+            f"{memory_files.OPTION} is measured by the probe {memory_files.PROBE}, which --probe leaves out: "
+            f"add --probe {memory_files.PROBE}"
+        )
     notices: list[str] = []
     probes = registry.load(request.probes, notices)
     try:

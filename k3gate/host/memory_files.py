@@ -18,6 +18,8 @@ from k3gate.records import MemoryFile
 from k3gate.units import exact_bytes
 
 OPTION = "--memory-file"
+PROBE = "memory"
+"""Which measures them."""
 MOUNTS = "/proc/self/mountinfo"
 _MOUNTS_BYTES = 4 << 20
 _KINDS = {
@@ -107,6 +109,7 @@ def mounted(path: str, device: int) -> tuple[str | None, bool]:
     except OSError:
         return None, False
     wanted = f"{os.major(device)}:{os.minor(device)}"
+    real = os.path.realpath(path)
     best: tuple[int, str, bool] | None = None
     for line in lines:
         left, _, right = line.partition(" - ")
@@ -119,7 +122,7 @@ def mounted(path: str, device: int) -> tuple[str | None, bool]:
             return told[0], dax
         # Some file systems give their files a device number that no mount has: the nearest mount above counts.
         point = re.sub(r"\\([0-7]{3})", lambda escape: chr(int(escape[1], 8)), fields[4])
-        inside = os.path.realpath(path).startswith(point.rstrip("/") + "/") or path == point
+        inside = f"{real}/".startswith(f"{point.rstrip('/')}/")
         if inside and (best is None or len(point) >= best[0]):
             best = (len(point), told[0], dax)
     return (best[1], best[2]) if best else (None, False)

@@ -40,6 +40,11 @@ def test_what_is_no_file_of_the_right_size_gets_one_line(cli, tmp_path: Path, wh
     assert not (tmp_path / "runs.sqlite").exists()
 
 
+def test_a_file_that_no_chosen_probe_reads_is_not_passed_over(cli) -> None:
+    line = cli("run", "--probe", "selftest", "--memory-file", "/dev/shm").complaint()
+    assert "add --probe memory" in line
+
+
 def test_the_plan_names_the_file_it_is_made_with(cli) -> None:
     done = cli(
         "run",
