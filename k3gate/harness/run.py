@@ -86,13 +86,8 @@ def prepare(request: Request) -> Prepared:
         image_bytes=image.bytes,
         image_detail=image.arithmetic(),
         working_set_bytes=request.working_set_bytes,
-        memory_files=[memory_files.look(path) for path in request.memory_files],
+        memory_files=memory_files.asked(request.memory_files, request.probes),
     )
-    if request.memory_files and request.probes and memory_files.PROBE not in request.probes:
-        raise UsageError(
-            f"{memory_files.OPTION} is measured by the probe {memory_files.PROBE}, which --probe leaves out: "
-            f"add --probe {memory_files.PROBE}"
-        )
     notices: list[str] = []
     probes = registry.load(request.probes, notices)
     try:
@@ -170,9 +165,7 @@ def take_up(store: Store, reference: str, *, criteria: str | None = None) -> Run
             f"run {run.id} was begun by k3gate {run.version}, this is {__version__}: make a new run"
         )
     _refuse_elsewhere(record, host.read(name=run.machine_name))
-    planned = [case.parameters["file"] for case in run.plan if isinstance(case.parameters.get("file"), dict)]
-    for file in {str(one["path"]): one for one in planned}.values():
-        memory_files.refuse_changed(file)
+    memory_files.refuse_changed(run.plan)
     # Declares the metrics of third parties, by whose meaning the rounds to come are summarised.
     registry.load(tuple(dict.fromkeys(case.probe for case in run.plan)))
     resumed = attrs.evolve(run, status=RunStatus.RUNNING, ended=None)

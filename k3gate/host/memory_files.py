@@ -9,12 +9,11 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from k3gate.errors import UsageError
-from k3gate.records import MemoryFile
+from k3gate.records import Case, MemoryFile
 from k3gate.units import exact_bytes
 
 OPTION = "--memory-file"
@@ -51,15 +50,25 @@ def look(path: str) -> MemoryFile:
         raise UsageError(f"{OPTION}: {path}: {reason}: give a file that may be read, or a folder") from error
 
 
-def refuse_changed(planned: Mapping[str, Any]) -> None:
-    """Raise `UsageError` unless the file or folder of a stored plan is the one that was planned with."""
-    path = str(planned["path"])
-    here = look(path)
-    names = ("device", "inode") if planned["folder"] else ("device", "inode", "bytes")
-    changed = [name for name in names if getattr(here, name) != planned[name]]
-    if changed:
-        told = ", ".join(f"{name} was {planned[name]}, is {getattr(here, name)}" for name in changed)
-        raise UsageError(f"{path} is not what the run was begun with: {told}: make a new run")
+def asked(paths: Sequence[str], probes: Sequence[str] | None) -> tuple[MemoryFile, ...]:
+    """What is at each path; raises `UsageError` also where the probes that are to run read no files."""
+    if paths and probes and PROBE not in probes:
+        raise UsageError(
+            f"{OPTION} is measured by the probe {PROBE}, which --probe leaves out: add --probe {PROBE}"
+        )
+    return tuple(look(path) for path in paths)
+
+
+def refuse_changed(cases: Iterable[Case]) -> None:
+    """Raise `UsageError` unless the files and folders of a stored plan are those that it was made with."""
+    files = [case.parameters["file"] for case in cases if isinstance(case.parameters.get("file"), Mapping)]
+    for planned in {str(file["path"]): file for file in files}.values():
+        here = look(str(planned["path"]))
+        names = ("device", "inode") if planned["folder"] else ("device", "inode", "bytes")
+        changed = [name for name in names if getattr(here, name) != planned[name]]
+        if changed:
+            told = ", ".join(f"{name} was {planned[name]}, is {getattr(here, name)}" for name in changed)
+            raise UsageError(f"{here.path} is not what the run was begun with: {told}: make a new run")
 
 
 def _file(path: str, found: os.stat_result) -> MemoryFile:

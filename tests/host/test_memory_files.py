@@ -11,6 +11,7 @@ import pytest
 
 from k3gate.errors import UsageError
 from k3gate.host import memory_files
+from k3gate.records import Case, MemoryFile
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -117,10 +118,16 @@ def test_the_file_system_is_that_of_the_mount(
     assert memory_files.mounted(path, device) == (None, False)
 
 
+def plan(file: MemoryFile) -> list[Case]:
+    """Two cases of a stored plan: one of the file, one of none."""
+    cases = [Case("memory", "file1.read", "", "file1", {"file": attrs.asdict(file)}, 1.0, 0)]
+    return [*cases, Case("memory", "read.machine", "", "machine", {}, 1.0, 0)]
+
+
 def test_a_file_that_has_changed_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "a"
     file.write_bytes(b"x" * 100)
-    planned = attrs.asdict(memory_files.look(str(file)))
+    planned = plan(memory_files.look(str(file)))
     memory_files.refuse_changed(planned)
     file.write_bytes(b"x" * 101)
     with pytest.raises(UsageError, match="bytes was 100, is 101: make a new run"):
@@ -129,6 +136,6 @@ def test_a_file_that_has_changed_is_refused(tmp_path: Path) -> None:
     (tmp_path / "b").rename(file)
     with pytest.raises(UsageError, match="inode was"):
         memory_files.refuse_changed(planned)
-    folder = attrs.asdict(memory_files.look(str(tmp_path)))
+    folder = plan(memory_files.look(str(tmp_path)))
     (tmp_path / "c").write_bytes(b"x" * 100_000)
     memory_files.refuse_changed(folder)

@@ -15,7 +15,7 @@ from planning import case_of, plan_of
 
 from k3gate.errors import ProbeError
 from k3gate.host import memory_files
-from k3gate.probes import _native, file_memory, scatter
+from k3gate.probes import _native, file_memory, mapped_file, scatter
 from k3gate.probes.memory import MemoryProbe
 from k3gate.probing.execute import CaseDone, Executor, Heartbeat
 from k3gate.probing.plan import Execution
@@ -135,7 +135,7 @@ def test_a_file_system_without_nameless_files_gets_one_that_loses_its_name(
 def test_a_file_that_changes_while_it_is_read_fails_its_sum(
     run, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    warmed = file_memory._warm
+    warmed = mapped_file._warm
 
     def meddled(mapped: Any, *more: Any) -> Any:
         sums = warmed(mapped, *more)
@@ -144,7 +144,7 @@ def test_a_file_that_changes_while_it_is_read_fails_its_sum(
             out.write(b"another word")
         return sums
 
-    monkeypatch.setattr(file_memory, "_warm", meddled)
+    monkeypatch.setattr(mapped_file, "_warm", meddled)
     metric = run(file, "read")
     assert metric.state is State.FAILED
     assert "another sum than before" in proofs(metric)["checksum"].detail
@@ -215,7 +215,7 @@ def test_drives_and_pages_that_come_back_are_no_figure_of_memory(
     assert metric.state is State.FAILED
     assert "7 major faults" in proofs(metric)["in_memory"].detail
     monkeypatch.undo()
-    monkeypatch.setattr(file_memory.MappedFile, "in_memory", lambda self: 0.5)
+    monkeypatch.setattr(mapped_file.MappedFile, "in_memory", lambda self: 0.5)
     metric = run(file, "read")
     assert metric.state is State.FAILED
     assert "50.0% at the end (mincore)" in proofs(metric)["in_memory"].detail
@@ -223,8 +223,8 @@ def test_drives_and_pages_that_come_back_are_no_figure_of_memory(
 
 def test_mincore_is_not_believed_where_it_lies(run, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """To who neither owns a file nor may write to it, the kernel says that all of it is in memory."""
-    monkeypatch.setattr(file_memory.os, "geteuid", lambda: file.stat().st_uid + 1)
-    monkeypatch.setattr(file_memory.os, "access", lambda *a, **b: False)
+    monkeypatch.setattr(mapped_file.os, "geteuid", lambda: file.stat().st_uid + 1)
+    monkeypatch.setattr(mapped_file.os, "access", lambda *a, **b: False)
     proof = proofs(run(file, "read"))["in_memory"]
     assert proof.ok is True
     assert "told to the file's owner alone" in proof.detail
