@@ -62,6 +62,7 @@ bench: $(VENV)/.developing
 	$(BIN)/python benchmarks/store_bandwidth.py
 	$(BIN)/python benchmarks/latency.py
 	$(BIN)/python benchmarks/loaded_bandwidth.py
+	$(BIN)/python benchmarks/physics.py
 	$(BIN)/python benchmarks/command_times.py
 
 clean:

@@ -83,6 +83,7 @@ def in_same_memory(chain: chase.Chain, library: Path, cpu: int, steps: int) -> R
             chain.position, chain.walked = (at.value or 0) - start, chain.walked + steps
     finally:
         os.sched_setaffinity(0, allowed)
+    chain.walk(chain.missing or chain.blocks)
     proof = chain.proof()
     if not proof.ok:
         raise SystemExit(f"no figure is worth anything: {proof.detail}")

@@ -24,7 +24,12 @@ class Ratio:
 
 
 def measure(
-    first: Callable[[], float], second: Callable[[], float], pairs: int, note: str = ""
+    first: Callable[[], float],
+    second: Callable[[], float],
+    pairs: int,
+    note: str = "",
+    unit: str = "GB/s",
+    scale: float = 1e9,
 ) -> list[tuple[float, float]]:
     """Rates of both sides, interleaved; which side goes first alternates from pair to pair."""
     first(), second()  # warm-up, not counted
@@ -37,9 +42,8 @@ def measure(
             b = second()
             a = first()
         taken.append((a, b))
-        print(
-            f"  {note} pair {number + 1}/{pairs}: {a / 1e9:.2f} against {b / 1e9:.2f} GB/s", file=sys.stderr
-        )
+        told = f"{a / scale:.2f} against {b / scale:.2f} {unit}"
+        print(f"  {note} pair {number + 1}/{pairs}: {told}", file=sys.stderr)
     return taken
 
 
@@ -67,6 +71,17 @@ def verdict(found: Ratio, goal: float) -> str:
     if found.low >= goal:
         return "held"
     return "held, by the upper part of the interval alone" if found.high >= goal else "not held"
+
+
+def direction(name: str, found: Ratio) -> str:
+    """One line on whether the first side is faster, by however much: its interval is wholly above 1."""
+    if found.pairs < LEAST_PAIRS:
+        told = f"not resolvable here ({found.pairs} pairs, {LEAST_PAIRS} are needed)"
+    elif found.low > 1.0:
+        told = "held"
+    else:
+        told = "the wrong way" if found.high < 1.0 else "not resolvable here"
+    return f"{name}: {found.ratio:.3f} ({found.low:.3f} to {found.high:.3f}, {found.pairs} pairs), over 1: {told}"
 
 
 def line(name: str, found: Ratio, goal: float) -> str:

@@ -104,6 +104,30 @@ UNDER_LOAD = _metric(
     "bytes loaded by the loading threads divided by the wall time of their common window, while one thread "
     "followed the chain whose latency has the same labels",
 )
+FILE_READ = _metric(
+    "memory.file.read",
+    "B/s",
+    Better.HIGHER,
+    "Read bandwidth of a mapped file",
+    "bytes of the mapping loaded by all threads divided by the wall time of their common window; a load-only "
+    "kernel, the file in memory (its page cache, or memory that is its device)",
+)
+FILE_EXPERTS = _metric(
+    "memory.file.expert_read",
+    "B/s",
+    Better.HIGHER,
+    "Read bandwidth of a mapped file, in experts in random order",
+    "as memory.file.read; whole tensors of experts of 17,547,264 bytes, each expert of the mapping once a pass in "
+    "random order",
+)
+FILE_LATENCY = _metric(
+    "memory.file.latency",
+    "s",
+    Better.LOWER,
+    "Latency of a mapped file",
+    "wall time of loads in random order, each waiting for the one before, divided by the number of loads, nothing "
+    "else running",
+)
 RESIDENCY_BYTES = _metric(
     "memory.residency.bytes",
     "B",
@@ -148,6 +172,7 @@ STEAL_SHARE = _metric(
 
 declare(MEMORY_WRITE, MEMORY_COPY, MEMORY_TRIAD)
 declare(MEMORY_READ, EXPERT_READ, LATENCY_IDLE, LATENCY_LOADED, UNDER_LOAD)
+declare(FILE_READ, FILE_EXPERTS, FILE_LATENCY)
 declare(RESIDENCY_BYTES, RESIDENCY_RATE, SELFTEST_RATE, OTHER_SHARE, STEAL_SHARE)
 
 # What the shipped criteria speak of and no probe of this version measures.

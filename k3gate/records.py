@@ -173,14 +173,35 @@ class LeftOut:
 
 
 @frozen
+class MemoryFile:
+    """A file that is to be measured as memory, or a folder in which to make one. Sizes in bytes.
+
+    `bytes`: of the file; of a folder, what is free there, None where that is not told. `data_bytes`: the same
+    before the first hole. `dax`: mounted so for all files. `page_bytes`: of the mapping.
+    """
+
+    path: str
+    folder: bool
+    bytes: int | None
+    data_bytes: int | None
+    device: int
+    inode: int
+    file_system: str | None
+    dax: bool
+    page_bytes: int
+
+
+@frozen
 class Profile:
-    """A time budget, and what the target wants resident (`image_bytes` None: a small pool stands in)."""
+    """A time budget, what the target wants resident (`image_bytes` None: a small pool stands in), and files that
+    are to be measured as memory."""
 
     name: str
     seconds: float
     image_bytes: int | None = None
     image_detail: str = ""
     working_set_bytes: int | None = None
+    memory_files: tuple[MemoryFile, ...] = ()
 
 
 # --- the machine -----------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from k3gate import metrics, topology
 from k3gate.model import k3
@@ -40,7 +40,7 @@ def measure(case: Case, context: Context) -> Metric:
     before = pools.placement(filled)
     watch = pools.PinWatch(team)
     words = _words(context, team, traffic, parts)
-    samples = _samples(context, team, traffic, parts, watch, words)
+    samples = whole_passes(context, team, traffic, parts, watch, words)
     stored = _booked(context, words.proof)
     after = pools.placement(filled)
     size, size_proof = pools.page_size(filled)
@@ -148,13 +148,21 @@ def _parts(
     return [[part] for pool, group in pairs for part in pool.parts(len(group))]
 
 
-def _samples(
+class Words(Protocol):
+    """What checks the words that a timed region loaded or stored."""
+
+    def see(self, region: Any, passes: int) -> None:
+        """Take note of a timed region of so many passes."""
+        ...
+
+
+def whole_passes(
     context: Context,
     team: Any,
     traffic: dict[str, Any],
     parts: list[list[pools.Part]],
     watch: pools.PinWatch,
-    words: pools.Checksums | pools.StoredWords,
+    words: Words,
 ) -> list[SampleToken]:
     """Timed regions of whole passes until the time of this round is used, after one pass to warm up."""
     kernel, isa, per_word = traffic["name"], traffic["isa"], traffic["counted_bytes_per_word"]

@@ -1,4 +1,4 @@
-"""Latency: one thread follows a chain of pointers through a pool, alone or while the others load the memory."""
+"""A chain of pointers through a pool: one thread follows it, alone or while the others load the memory."""
 
 from __future__ import annotations
 
@@ -47,12 +47,18 @@ class Chain:
     setup_seconds: float
     position: int = 0
     walked: int = 0
+    _came_back: bool | None = None
     _wrong: int = 0
 
     @property
     def blocks(self) -> int:
         """The length of the cycle, in steps."""
         return int(self.part[2]) // BLOCK
+
+    @property
+    def missing(self) -> int:
+        """How many steps the walk is from the end of a turn."""
+        return -self.walked % self.blocks
 
     def walk(self, steps: int, load: Load | None = None) -> Any:
         """Go on by so many steps: a `_native.Chase`. Seconds per step is the latency.
@@ -67,25 +73,24 @@ class Chain:
             self._wrong += sum(thread.value for thread in region.threads)
         self.position = int(region.end)
         self.walked += steps
+        if not self.missing:
+            self._came_back = self._came_back is not False and self.position == 0
         return region
 
     def proof(self) -> Proof:
-        """The proof "checksum": the walk, completed to whole cycles, is back where it began.
+        """The proof "checksum": a whole turn, walked in one go or in several, ended where it began.
 
-        Takes the steps that are missing, less than a cycle of them.
+        Walks since then follow the same links.
         """
-        if not self.walked:
-            return Proof("checksum", None, "nothing was walked")
-        missing = -self.walked % self.blocks
-        if missing:
-            self.walk(missing)
-        if self.position:
-            detail = f"{self.position} bytes from where it began"
-            return Proof("checksum", False, f"after {self.walked} steps the walk is {detail}")
+        if self._came_back is False:
+            return Proof("checksum", False, f"a turn of {self.blocks:,} links did not end where it began")
         if self._wrong:
             return Proof("checksum", False, f"{self._wrong} blocks that the loaders read had a wrong sum")
+        if self._came_back is None:
+            return Proof("checksum", None, "the chain was not walked to its end")
+        turns = self.walked // self.blocks
         return Proof(
-            "checksum", True, f"{self.walked} steps, whole cycles of {self.blocks}, end at the start"
+            "checksum", True, f"turns of {self.blocks:,} links came back to where they began ({turns:,})"
         )
 
 

@@ -19,6 +19,7 @@ Cases, planned from the inventory alone:
                         in base pages
     staircase.nodeN     the same through 16 KiB, 32 KiB and so on: each cache is a step
     loaded.nodeN        the same while the other cores of the node read, slowed by an injected delay
+    fileN.*             the same for files that the user names: see `file_plan`
     residency.image     the target's image is allocated, touched and verified; a small pool in short profiles
     experts.image       experts of Kimi K3 are read in random order all over that image
 
@@ -31,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from k3gate import metrics
-from k3gate.probes import bandwidth, latency, memory_plan, residency, sharing
+from k3gate.probes import bandwidth, file_memory, latency, memory_plan, residency, sharing
 from k3gate.probes import working_sets as sets
 from k3gate.probing.contract import Applies, Context, Planned, Reason
 from k3gate.records import Case, Inventory, Metric, MetricDeclaration, Profile, State
@@ -51,6 +52,9 @@ class MemoryProbe:
         metrics.LATENCY_IDLE,
         metrics.LATENCY_LOADED,
         metrics.UNDER_LOAD,
+        metrics.FILE_READ,
+        metrics.FILE_EXPERTS,
+        metrics.FILE_LATENCY,
         metrics.RESIDENCY_BYTES,
         metrics.RESIDENCY_RATE,
     )
@@ -73,6 +77,8 @@ class MemoryProbe:
             yield from residency.measure(case, context)
         elif case.name == "experts.image":
             yield residency.read_experts(case, context)
+        elif "file" in case.parameters:
+            yield from file_memory.measure(case, context)
         elif case.parameters["kernel"] == "chase":
             yield from latency.measure(case, context)
         else:

@@ -43,7 +43,7 @@ def _step(row: SampleRow, place: charts.Scale, several: bool, fits: str) -> BarR
         title=words.capital(f"{node}{words.size(metric.labels.get('pool_bytes'))}"),
         sub="",
         chart=charts.cell([charts.band(0, place(metric.median or 1e-9), "25%", "50%", "f-warm")]),
-        figures=(words.nanoseconds(metric.median), _range(row), fits),
+        figures=(words.nanoseconds(metric.median), words.nanosecond_range(row.metric.interval), fits),
         link=row.link,
         state=words.STATES[metric.state],
     )
@@ -58,13 +58,6 @@ def _fits(row: SampleRow, cpu: Cpu) -> str:
         cache for cache in cpu.caches if cache.bytes >= size and not cache.kind.lower().startswith("instr")
     ]
     return f"level {min(cache.level for cache in holding)}" if holding else "memory"
-
-
-def _range(row: SampleRow) -> str:
-    interval = row.metric.interval
-    if interval is None:
-        return "no interval"
-    return f"{words.nanoseconds(interval[0])}–{words.nanoseconds(interval[1])}"
 
 
 def loaded(rows: Sequence[SampleRow], number: int) -> Figure | None:
@@ -96,7 +89,7 @@ def loaded(rows: Sequence[SampleRow], number: int) -> Figure | None:
                 ),
                 figures=(
                     words.nanoseconds(chased.metric.median),
-                    _range(chased),
+                    words.nanosecond_range(chased.metric.interval),
                     str(load.metric.labels.get("load_threads") or "unknown"),
                 ),
                 link=chased.link,

@@ -10,6 +10,7 @@ from k3gate import metrics, units
 from k3gate.records import MetricDeclaration, RunRecord
 from k3gate.reports import (
     charts,
+    file_figures,
     latency_figures,
     matrix,
     residency_figure,
@@ -56,6 +57,7 @@ class Measurements:
         self._loaded = self._of(metrics.LATENCY_LOADED, metrics.UNDER_LOAD)
         self._experts = self._of(metrics.EXPERT_READ)
         self._stored = self._of(metrics.MEMORY_WRITE, metrics.MEMORY_COPY, metrics.MEMORY_TRIAD)
+        self._files = [row for row in self._index.samples if row.metric.name in file_figures.NAMES]
         self.items: tuple[Figure | Absent, ...] = (
             self._matrix(self._reads, matrix.BANDWIDTH),
             self._matrix(self._latencies, matrix.LATENCY),
@@ -68,6 +70,7 @@ class Measurements:
             self._staircase(),
             self._under_load(),
             self._residency(),
+            *self._mapped_files(),
         )
 
     def _of(self, *declarations: MetricDeclaration) -> list[SampleRow]:
@@ -287,6 +290,17 @@ class Measurements:
         figure = latency_figures.loaded(self._loaded, self._next)
         self._next += figure is not None
         return figure or self._missing("Latency under load", "loaded.")
+
+    def _mapped_files(self) -> tuple[Figure | Absent, ...]:
+        """Nothing where the user named no file."""
+        figure = file_figures.files(self._files, self._next)
+        self._next += figure is not None
+        if figure is not None:
+            return (figure,)
+        run = self._record.run
+        named = [case.name for case in run.plan] + [left.case for left in run.left_out]
+        asked = any(name.startswith("file") for name in named)
+        return (self._missing("Files read as memory", "file"),) if asked else ()
 
     def _residency(self) -> Figure | Absent:
         figure = residency_figure.residency(self._record, self._index, self._next)

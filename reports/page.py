@@ -255,6 +255,7 @@ _DRAWN = tuple(
             registry.MEMORY_TRIAD,
         ),
         *(registry.LATENCY_IDLE, registry.LATENCY_LOADED, registry.UNDER_LOAD),
+        *(registry.FILE_READ, registry.FILE_EXPERTS, registry.FILE_LATENCY),
         *(registry.RESIDENCY_BYTES, registry.RESIDENCY_RATE),
     )
 )

@@ -12,6 +12,7 @@ from k3gate.cli.options import (
     criteria_option,
     exit_code,
     json_option,
+    place,
     print_json,
     short,
     store_option,
@@ -58,6 +59,15 @@ if TYPE_CHECKING:
     metavar="SIZE",
     help="Larger pools than 4 x the last-level caches, such as 8GB; smaller ones are refused.",
 )
+@click.option(
+    "--memory-file",
+    "memory_files",
+    type=place,
+    multiple=True,
+    metavar="PATH",
+    help="Read this file too, mapped as memory, and never write to it; of a folder: make a file there, "
+    "and remove it. May be repeated.",
+)
 @click.option("--machine", "machine_name", metavar="NAME", help="A name for this machine that people use.")
 @click.option(
     "--resume", type=word, metavar="RUN", help="Go on with an interrupted run; measures only what is left."
@@ -78,6 +88,7 @@ def command(
     only: tuple[str, ...],
     rounds: int | None,
     working_set: str | None,
+    memory_files: tuple[str, ...],
     machine_name: str | None,
     resume: str | None,
     dry_run: bool,
@@ -107,6 +118,7 @@ def command(
             only=only,
             rounds=rounds,
             working_set=working_set,
+            memory_file=memory_files,
             dry_run=dry_run,
         )
     request = harness.Request(
@@ -118,6 +130,7 @@ def command(
         rounds=rounds,
         machine_name=machine_name,
         working_set_bytes=_size(working_set),
+        memory_files=memory_files,
         command=printable(shlex.join(["k3gate", *sys.argv[1:]])),
     )
     if dry_run:

@@ -25,6 +25,7 @@ from k3gate.gate import targets
 from k3gate.harness import neighbours
 from k3gate.harness.listening import Listener
 from k3gate.harness.stored import now
+from k3gate.host import memory_files
 from k3gate.probing import idle, outcomes, plan, profiles, registry
 from k3gate.probing.execute import CaseDone, CaseStarted, Event, Executor, Heartbeat, WorkerEnded
 from k3gate.probing.plan import Execution, Plan
@@ -50,6 +51,7 @@ class Request:
     rounds: int | None = None
     machine_name: str | None = None
     working_set_bytes: int | None = None
+    memory_files: tuple[str, ...] = ()
     command: str | None = None
 
 
@@ -84,6 +86,7 @@ def prepare(request: Request) -> Prepared:
         image_bytes=image.bytes,
         image_detail=image.arithmetic(),
         working_set_bytes=request.working_set_bytes,
+        memory_files=memory_files.asked(request.memory_files, request.probes),
     )
     notices: list[str] = []
     probes = registry.load(request.probes, notices)
@@ -162,6 +165,7 @@ def take_up(store: Store, reference: str, *, criteria: str | None = None) -> Run
             f"run {run.id} was begun by k3gate {run.version}, this is {__version__}: make a new run"
         )
     _refuse_elsewhere(record, host.read(name=run.machine_name))
+    memory_files.refuse_changed(run.plan)
     # Declares the metrics of third parties, by whose meaning the rounds to come are summarised.
     registry.load(tuple(dict.fromkeys(case.probe for case in run.plan)))
     resumed = attrs.evolve(run, status=RunStatus.RUNNING, ended=None)

@@ -13,7 +13,8 @@ from typing import Any, BinaryIO
 SIGNAL_WORDS: Mapping[int, str] = {
     signal.SIGILL: "it ran an instruction that this CPU lacks",
     signal.SIGSEGV: "it touched memory that is not its own",
-    signal.SIGBUS: "a page of memory could not be provided, as when a huge page pool or a disk is used up",
+    signal.SIGBUS: "a page of memory could not be provided, as when a mapped file was cut, or a huge page pool or a "
+    "disk is used up",
     signal.SIGFPE: "it divided by zero or overflowed",
     signal.SIGABRT: "it gave up by itself; its stderr says why",
     signal.SIGKILL: "somebody killed it, most often the kernel because memory ran out: see dmesg",

@@ -155,6 +155,19 @@ std::pair<int, std::vector<int>> query_nodes(const Pool& pool, std::size_t sampl
   return {error, error == 0 ? nodes : std::vector<int>{}};
 }
 
+Chase team_scatter(Team& team, std::size_t thread, const PartTuple& tuple, std::uint64_t steps,
+                   std::uint64_t state) {
+  const Part part = part_of(tuple);
+  nb::gil_scoped_release released;
+  return team.scatter(thread, part, steps, state);
+}
+
+std::pair<int, std::size_t> count_resident(const Pool& pool) {
+  std::size_t bytes = 0;
+  const int error = pool.count_resident(bytes);
+  return {error, bytes};
+}
+
 // Reads a kernel's checksum of words that Python holds: for tests against numpy and for foreign buffers.
 std::uint64_t checksum_at(const std::string& kernel, const std::string& isa, std::uintptr_t address,
                           std::size_t words) {
@@ -195,17 +208,27 @@ NB_MODULE(_native, m) {
       "Instruction sets that kernels may use here, best first: avx512, avx2, neon, generic.");
   m.def("kernels", &kernel_table, "Every kernel in this build with its traffic model per 8-byte word.");
   m.def("allowed_cpus", &allowed_cpus, "CPU ids that this thread may run on, however wide the mask.");
+  m.def("file_is_dax", &file_is_dax, "file"_a,
+        "Whether an open file's pages are those of its device; None where the kernel does not say.");
   m.def("checksum_at", &checksum_at, "kernel"_a, "isa"_a, "address"_a, "words"_a,
         "The checksum of a load-only kernel over words at an address that the caller keeps alive.");
 
   nb::class_<Pool>(m, "Pool",
-                   "Anonymous memory of a page kind: small, transparent, reserved_2m, reserved_1g.")
+                   "Memory of a page kind (small, transparent, reserved_2m, reserved_1g), or a file's.")
       .def(
           "__init__",
           [](Pool* self, std::size_t bytes, const std::string& pages) {
             new (self) Pool(bytes, pages_named(pages));
           },
           "bytes"_a, "pages"_a, "Raises OSError where the kernel gives no memory.")
+      .def_static(
+          "of_file",
+          [](int file, std::size_t bytes, std::size_t page_bytes, bool writable) {
+            return std::make_shared<Pool>(file, bytes, page_bytes, writable);
+          },
+          "file"_a, "bytes"_a, "page_bytes"_a, "writable"_a = false,
+          "Maps the first bytes of an open file, whole pages of its file system. Raises OSError.")
+      .def("count_resident", &count_resident, "(errno of mincore, bytes that are in memory).")
       .def("bind", &Pool::bind, "node"_a, "Strictly to one node, before it is touched; returns 0 or errno.")
       .def("query_nodes", &query_nodes, "samples"_a,
            "(errno of move_pages, node id or negative errno of each sampled page).")
@@ -257,5 +280,8 @@ NB_MODULE(_native, m) {
       .def("chase_loaded", &team_chase_loaded, "thread"_a, "part"_a, "steps"_a, "start"_a, "kernel"_a,
            "isa"_a, "loads"_a, "delay"_a, "block_bytes"_a = 4096,
            "The same, while the other threads walk their parts, with `delay` turns of an empty loop after "
-           "each block.");
+           "each block.")
+      .def(
+          "scatter", &team_scatter, "thread"_a, "part"_a, "steps"_a, "state"_a = 0,
+          "One thread loads blocks of any content in an order of the part's seed, each load after the last.");
 }

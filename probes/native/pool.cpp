@@ -1,8 +1,10 @@
 #include "pool.hpp"
 
+#include <fcntl.h>
 #include <linux/mempolicy.h>
 #include <linux/mman.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -58,6 +60,16 @@ Pool::Pool(std::size_t bytes, Pages pages) {
   if (madvise(start_, bytes_, advice) != 0) advice_error_ = errno;
 }
 
+Pool::Pool(int file, std::size_t bytes, std::size_t page_bytes, bool writable)
+    : region_bytes_(bytes), bytes_(bytes), page_bytes_(page_bytes), writable_(writable) {
+  if (bytes == 0 || page_bytes == 0 || bytes % page_bytes != 0)
+    throw std::invalid_argument("a file is mapped in whole pages");
+  const int access = writable ? PROT_READ | PROT_WRITE : PROT_READ;
+  void* region = mmap(nullptr, bytes, access, MAP_SHARED, file, 0);
+  if (region == MAP_FAILED) fail("mmap of the file");
+  region_ = start_ = region;
+}
+
 Pool::~Pool() { close(); }
 
 void Pool::close() {
@@ -106,6 +118,30 @@ int Pool::query_nodes(std::size_t samples, std::vector<int>& nodes) const {
   if (count == 0) return 0;
   const long result = syscall(SYS_move_pages, 0, count, addresses.data(), nullptr, nodes.data(), 0);
   return result >= 0 ? 0 : errno;
+}
+
+int Pool::count_resident(std::size_t& bytes) const {
+  constexpr std::size_t kSlice = std::size_t{1} << 30;
+  const auto base = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  std::vector<unsigned char> pages(kSlice / base);
+  bytes = 0;
+  for (std::size_t done = 0; done < bytes_; done += kSlice) {
+    const std::size_t size = std::min(kSlice, bytes_ - done);
+    if (mincore(static_cast<char*>(start_) + done, size, pages.data()) != 0) return errno;
+    const auto end = pages.begin() + static_cast<std::ptrdiff_t>((size + base - 1) / base);
+    bytes += base * static_cast<std::size_t>(std::count_if(
+                        pages.begin(), end, [](unsigned char page) { return (page & 1U) != 0; }));
+  }
+  bytes = std::min(bytes, bytes_);
+  return 0;
+}
+
+std::optional<bool> file_is_dax(int file) {
+  constexpr std::uint64_t kDax = 0x00200000;  // STATX_ATTR_DAX
+  struct statx found {};
+  if (statx(file, "", AT_EMPTY_PATH, 0, &found) != 0) return std::nullopt;
+  if ((found.stx_attributes_mask & kDax) == 0) return std::nullopt;
+  return (found.stx_attributes & kDax) != 0;
 }
 
 }  // namespace k3gate

@@ -1,8 +1,10 @@
-// Anonymous memory of a chosen page kind on a chosen node, and what the kernel says of it. No Python here.
+// Anonymous memory of a chosen page kind on a chosen node, or a mapped file, and what the kernel says of it.
+// No Python here.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -20,6 +22,9 @@ enum class Pages {
 class Pool {
  public:
   Pool(std::size_t bytes, Pages pages);
+  // The first bytes of an open file, shared with whoever else maps it; `page_bytes`: of its file system. One
+  // that is not `writable` can not be written to through this mapping.
+  Pool(int file, std::size_t bytes, std::size_t page_bytes, bool writable);
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
@@ -30,6 +35,9 @@ class Pool {
   // Asks move_pages where `samples` evenly spread pages lie: a node id, or a negative errno, each.
   // Returns 0 or errno of the call itself.
   int query_nodes(std::size_t samples, std::vector<int>& nodes) const;
+
+  // How many bytes are in memory (mincore): of a file's, in the page cache or mapped. Returns 0 or errno.
+  int count_resident(std::size_t& bytes) const;
 
   // Which ranges hold a cycle of pointers now: what writes to a range must forget its cycles, since following
   // what is no pointer would kill the process. Offsets and sizes in bytes.
@@ -43,6 +51,7 @@ class Pool {
   std::uint64_t* words() const { return static_cast<std::uint64_t*>(start_); }
   std::size_t bytes() const { return bytes_; }
   std::uintptr_t address() const { return reinterpret_cast<std::uintptr_t>(start_); }
+  bool writable() const { return writable_; }
   // 0, or errno of the madvise that asked for the page kind (a kernel without THP has none to give).
   int advice_error() const { return advice_error_; }
 
@@ -53,7 +62,11 @@ class Pool {
   std::size_t bytes_ = 0;
   std::size_t page_bytes_ = 0;
   int advice_error_ = 0;
+  bool writable_ = true;
   std::vector<std::pair<std::size_t, std::size_t>> cycles_;  // offset, bytes
 };
+
+// Whether the pages of an open file are those of its device (statx); nothing where the kernel does not say.
+std::optional<bool> file_is_dax(int file);
 
 }  // namespace k3gate

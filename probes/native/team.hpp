@@ -35,7 +35,7 @@ struct Chase {
   double seconds = 0;        // of the walk alone
   std::uint64_t steps = 0;   // loads, one after the other
   std::uint64_t blocks = 0;  // of the cycle: after so many steps it is back where it began
-  std::size_t end = 0;       // bytes from the range's start
+  std::size_t end = 0;       // bytes from the range's start; the state of a scattered walk
   double load_seconds = 0;   // last end - first start of the loaders' counted windows
   std::uint64_t load_bytes = 0;
   std::vector<ThreadReport> threads;
@@ -83,6 +83,10 @@ class Team {
   // counts blocks whose sum was not the pattern's.
   Chase chase_loaded(std::size_t index, const Part& part, std::uint64_t steps, std::size_t start,
                      const Load& load);
+
+  // Thread `index` loads the blocks of a part in an order of the part's seed, whatever they hold (see
+  // scatter.hpp). `state`: 0, or the `end` of the walk before; `value` of the thread is the sum of the words.
+  Chase scatter(std::size_t index, const Part& part, std::uint64_t steps, std::uint64_t state);
 
  private:
   using Work = std::function<void(std::size_t, ThreadReport&)>;

@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "chase.hpp"
+#include "scatter.hpp"
 #include "team.hpp"
 
 #ifndef MADV_POPULATE_WRITE
@@ -31,9 +32,13 @@ int populate(void* start, std::size_t bytes) {
   return 0;
 }
 
-void forget_cycles(const std::vector<std::vector<Part>>& parts) {
+// Before anything is written: a mapping that is only to be read would kill the process.
+void open_for_writing(const std::vector<std::vector<Part>>& parts) {
   for (const auto& list : parts) {
-    for (const Part& part : list) part.pool->forget_cycles(part.offset, part.bytes);
+    for (const Part& part : list) {
+      if (!part.pool->writable()) throw std::invalid_argument("this memory is mapped for reading alone");
+      part.pool->forget_cycles(part.offset, part.bytes);
+    }
   }
 }
 
@@ -126,7 +131,7 @@ void Team::check(const std::vector<std::vector<Part>>& parts) const {
 
 Region Team::touch(const std::vector<std::vector<Part>>& parts) {
   check(parts);
-  forget_cycles(parts);
+  open_for_writing(parts);
   return execute([&parts](std::size_t index, ThreadReport& report) {
     for (const Part& part : parts[index]) {
       std::uint64_t* data = part.pool->words() + part.offset / 8;
@@ -156,7 +161,7 @@ Region Team::verify(const std::vector<std::vector<Part>>& parts) {
 
 Region Team::prepare(const Kernel& kernel, const std::vector<std::vector<Part>>& parts) {
   check(parts);
-  forget_cycles(parts);
+  open_for_writing(parts);
   return execute([&kernel, &parts](std::size_t index, ThreadReport& report) {
     for (const Part& part : parts[index]) {
       k3gate::prepare(kernel, part);
@@ -178,7 +183,7 @@ Region Team::count_unwritten(const Kernel& kernel, const std::vector<std::vector
 Region Team::run(const Kernel& kernel, const std::vector<std::vector<Part>>& parts, std::uint64_t passes) {
   check(parts);
   if (kernel.stores()) {
-    forget_cycles(parts);
+    open_for_writing(parts);
     execute([&kernel, &parts](std::size_t index, ThreadReport&) {
       for (const Part& part : parts[index]) spoil_marks(kernel, part);
     });
@@ -218,7 +223,7 @@ Region Team::build_cycle(std::size_t index, const Part& part, std::size_t window
   if (part.bytes < 2 * kChaseBlock) throw std::invalid_argument("a cycle needs at least two blocks");
   if (window_bytes != 0 && window_bytes < kLeastWindow)
     throw std::invalid_argument("a window is of at least 4096 bytes");
-  forget_cycles(parts);
+  open_for_writing(parts);
   Region region = execute([&](std::size_t mine, ThreadReport& report) {
     if (mine != index) return;
     std::uint64_t* data = part.pool->words() + part.offset / 8;
@@ -285,6 +290,28 @@ Chase Team::chase_loaded(std::size_t index, const Part& part, std::uint64_t step
   }
   chase.load_seconds = ended - begun;
   chase.seconds = windows[index].end - windows[index].start;
+  chase.threads = std::move(region.threads);
+  return chase;
+}
+
+Chase Team::scatter(std::size_t index, const Part& part, std::uint64_t steps, std::uint64_t state) {
+  std::vector<std::vector<Part>> parts(cpus_.size());
+  if (index >= cpus_.size()) throw std::out_of_range("no such thread in the team");
+  parts[index].push_back(part);
+  check(parts);
+  Chase chase;
+  chase.steps = steps;
+  chase.blocks = part.bytes / kChaseBlock;
+  if (chase.blocks < 2) throw std::invalid_argument("a walk needs at least two blocks");
+  if (steps == 0) throw std::invalid_argument("a walk needs at least one step");
+  Region region = execute([&](std::size_t mine, ThreadReport& report) {
+    if (mine != index) return;
+    Scatter order(chase.blocks, part.seed, state);
+    const double begun = now();
+    report.value = walk_scattered(part.pool->words() + part.offset / 8, order, steps);
+    chase.seconds = now() - begun;
+    chase.end = order.state();
+  });
   chase.threads = std::move(region.threads);
   return chase;
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import firmware
 import machine
+import persistent
 from machine import Answers, Emulator, Node
 
 TABLE = """
@@ -29,6 +31,10 @@ def measure(rounds: int, *cases: str) -> str:
     return f"run measure k3gate run --profile smoke --rounds {rounds} {only} --json\n"
 
 
+LATENCY = "run latency k3gate run --profile quick --rounds 1 --only 'memory/latency.node*' --json\n"
+"""The line of a job that measures latency from each node to each."""
+
+
 @pytest.fixture(scope="session")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
     """QEMU, a kernel, and the image with k3gate in it."""
@@ -44,7 +50,7 @@ def cpus_without_memory(emulator: Emulator) -> Answers:
     shape = machine.shape(Node(1024, [0]), Node(1024, [1]), Node(None, [2]), near=[(1, 2)])
     shape += firmware.options(emulator.folder / "empty", modules)
     job = "run host k3gate host --json\nrun capture k3gate capture -o machine.tar.gz\n"
-    return emulator.boot("cpus_without_memory", shape, job + TABLE + measure(3))
+    return emulator.boot("cpus_without_memory", shape, job + TABLE + measure(3) + LATENCY)
 
 
 @pytest.fixture(scope="session")
@@ -60,4 +66,41 @@ def memory_without_cpus(emulator: Emulator) -> Answers:
     shape = machine.shape(*nodes, near=[(1, 2)], figures=figures)
     shape += firmware.options(emulator.folder / "slow", modules)
     job = "echo 0 >/sys/devices/system/cpu/cpu3/online\nrun host k3gate host --json\n"
-    return emulator.boot("memory_without_cpus", shape, job + TABLE + measure(1, "read.core.*"))
+    return emulator.boot("memory_without_cpus", shape, job + TABLE + measure(1, "read.core.*") + LATENCY)
+
+
+WEIGHTS_MIB = 160
+"""Of the file in persistent memory: beyond 4 x the caches of two emulated processors."""
+MAPPED = """
+for module in libnvdimm nd_btt nd_pmem nfit; do insmod /lib/modules/$module.ko; done
+until test -b /dev/pmem0; do sleep 0.1; done
+mkdir /tmp/pmem /tmp/huge /tmp/small
+mount -t ext4 -o dax=always /dev/pmem0 /tmp/pmem
+mount -t hugetlbfs none /tmp/huge
+mount -t tmpfs -o size=10m none /tmp/small
+echo 140 >/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages
+echo 0 >/sys/devices/system/cpu/cpu1/online
+md5sum /tmp/pmem/weights >before
+run full k3gate run --memory-file /tmp/small --dry-run
+run measure k3gate run --profile quick --rounds 1 --only 'memory/file1.*' --only 'memory/file[23].read' \
+  --only 'memory/file3.latency.node1' --only 'memory/latency.node*' \
+  --memory-file /tmp/pmem/weights --memory-file /tmp/pmem --memory-file /tmp/huge --json
+md5sum /tmp/pmem/weights >after
+ls -A /tmp/pmem /tmp/huge >left
+"""
+
+
+@pytest.fixture(scope="session")
+def persistent_memory(emulator: Emulator) -> Answers:
+    """Two nodes of two CPUs, of which CPU 1 is offline; on node 1 persistent memory with a file in it, and huge
+    pages.
+    """
+    assert len(machine.modules_of(emulator.kernel)) == len(machine.PERSISTENT), (
+        "the kernel's modules are missing"
+    )
+    folder = emulator.folder / "persistent"
+    folder.mkdir()
+    (folder / "weights").write_bytes(os.urandom(WEIGHTS_MIB << 20))
+    shape = machine.shape(Node(768, [0, 1]), Node(1024, [2, 3]))
+    shape += persistent.build(folder, emulator.folder / "persistent.img", emulator.mke2fs, 512)
+    return emulator.boot("persistent_memory", shape, MAPPED)

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
@@ -30,8 +30,8 @@ _NOT_OF_THE_LIBRARY = shutil.ignore_patterns(
 _MIB = 2**20
 
 
-def build(folder: Path, busybox: str, mke2fs: str) -> Path:
-    """The image, made in an empty folder."""
+def build(folder: Path, busybox: str, mke2fs: str, modules: Sequence[Path]) -> Path:
+    """The image, made in an empty folder; the kernel's modules lie in /lib/modules."""
     root = folder / "root"
     for name in _FOLDERS:
         (root / name).mkdir(parents=True)
@@ -46,7 +46,12 @@ def build(folder: Path, busybox: str, mke2fs: str) -> Path:
     shutil.copy2(INIT, root / "init")
     (root / "init").chmod(0o755)
     (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
-    return _file_system(root, folder / "root.img", mke2fs)
+    (root / "usr/lib/modules").mkdir()
+    for module in modules:
+        shutil.copy2(module, root / "usr/lib/modules")
+    made = file_system(root, folder / "root.img", mke2fs)
+    shutil.rmtree(root)
+    return made
 
 
 def _put(root: Path, file: Path) -> None:
@@ -128,10 +133,24 @@ def _linked(files: list[str]) -> Iterator[Path]:
             yield Path(match[1])
 
 
-def _file_system(root: Path, image: Path, mke2fs: str) -> Path:
-    size = sum(path.lstat().st_size + 4096 for path in root.rglob("*")) * 115 // 100 // _MIB + 64
-    options = ["-q", "-t", "ext4", "-O", "^has_journal", "-m", "0", "-i", "8192", "-d", str(root)]
+def file_system(root: Path, image: Path, mke2fs: str, size: int | None = None) -> Path:
+    """An ext4 image of what lies in a folder; of `size` MiB, or with a little room."""
+    size = size or sum(path.lstat().st_size + 4096 for path in root.rglob("*")) * 115 // 100 // _MIB + 64
+    options = [
+        "-q",
+        "-t",
+        "ext4",
+        "-b",
+        "4096",
+        "-O",
+        "^has_journal",
+        "-m",
+        "0",
+        "-i",
+        "8192",
+        "-d",
+        str(root),
+    ]
     done = subprocess.run([mke2fs, *options, str(image), f"{size}m"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    shutil.rmtree(root)
     return image

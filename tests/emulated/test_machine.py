@@ -26,7 +26,7 @@ def test_a_kernel_is_taken_from_where_the_variable_says(
 ) -> None:
     monkeypatch.setattr(machine.shutil, "which", lambda tool, path: tool)
     monkeypatch.setattr(machine.platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(machine.image, "build", lambda folder, busybox, mke2fs: folder / "root.img")
+    monkeypatch.setattr(machine.image, "build", lambda folder, busybox, mke2fs, modules: folder / "root.img")
     monkeypatch.setattr(machine.image, "REPOSITORY", tmp_path)
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.delenv(machine.KERNEL_VARIABLE, raising=False)
@@ -41,7 +41,7 @@ def test_a_kernel_is_taken_from_where_the_variable_says(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(800)
 @pytest.mark.xdist_group("emulated")
 def test_a_guest_that_dies_fails_the_test_with_the_end_of_its_console(emulator: machine.Emulator) -> None:
     with pytest.raises(pytest.fail.Exception, match=r"the guest dying gave no answer(?s:.*)Kernel panic"):

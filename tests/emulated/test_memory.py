@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from machine import Answers
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(500), pytest.mark.xdist_group("emulated")]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(800), pytest.mark.xdist_group("emulated")]
 
 
-def outcomes(answers: Answers) -> dict[str, dict[str, Any]]:
+def outcomes(answers: Answers, run: str = "measure") -> dict[str, dict[str, Any]]:
     """The cases that were measured, by name; `idle` is the run's own."""
-    document = answers.json("measure")
+    document = answers.json(run)
     assert document["run"]["status"] == "complete"
     return {one["case"]: one for one in document["outcomes"] if one["case"] != "idle"}
 
@@ -48,6 +48,23 @@ def check_reads(measured: dict[str, dict[str, Any]], rounds: int) -> None:
             assert lay_on(outcome) == [target[1]]
 
 
+def check_latencies(answers: Answers, pairs: Iterable[tuple[int, int]]) -> None:
+    """Latency of exactly these pairs of CPU node and memory node, each proven to be of the memory it names."""
+    measured = outcomes(answers, "latency")
+    assert set(measured) == {f"latency.node{source}.node{target}" for source, target in pairs}
+    for name, outcome in measured.items():
+        assert outcome["state"] in ("ok", "unstable"), outcome
+        (metric,) = outcome["metrics"]
+        proofs = {proof["name"]: proof for proof in metric["proofs"]}
+        assert all(proof["ok"] is True for proof in proofs.values()), (name, proofs)
+        assert set(proofs) == {"placement", "page_size", "pinned", "checksum", "working_set"}
+        labels = metric["labels"]
+        assert f"latency.node{labels['cpu_node']}.node{labels['memory_node']}" == name
+        assert labels["placement"] == ("local" if labels["cpu_node"] == labels["memory_node"] else "remote")
+        assert lay_on(outcome) == [str(labels["memory_node"])]
+        assert metric["median"] > 0
+
+
 def lay_on(outcome: dict[str, Any]) -> list[str]:
     """The nodes on which the pages of a case's pools lay."""
     proof = next(p for p in outcome["metrics"][0]["proofs"] if p["name"] == "placement")
@@ -64,6 +81,13 @@ def test_cpus_without_memory_read_that_of_other_nodes(cpus_without_memory: Answe
     assert [one["reason"] for one in left_out if one["case"] == "read.*.node2"] == ["node 2 has no memory"]
     assert lay_on(measured["read.machine"]) == lay_on(measured["residency.image"]) == ["0", "1"]
     assert measured["read.machine"]["metrics"][0]["labels"]["threads"] == 3
+
+
+def test_latency_is_that_of_each_node_to_each_that_has_memory(
+    cpus_without_memory: Answers, memory_without_cpus: Answers
+) -> None:
+    check_latencies(cpus_without_memory, [(source, target) for source in (0, 1, 2) for target in (0, 1)])
+    check_latencies(memory_without_cpus, [(source, target) for source in (0, 1) for target in (0, 1, 2)])
 
 
 def test_three_rounds_make_an_interval(cpus_without_memory: Answers) -> None:

@@ -18,7 +18,7 @@ from machine import Answers
 
 from k3gate.host import inventory
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(500), pytest.mark.xdist_group("emulated")]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(800), pytest.mark.xdist_group("emulated")]
 TABLE = ("DMI.bin", "smbios_entry_point.bin")
 
 

@@ -235,12 +235,12 @@ def test_top_16_refused_policy_calls_leave_placement_unknown(
     proofs += (attrs.evolve(build.PROOFS[0], ok=None, detail="move_pages: EPERM, needs CAP_SYS_NICE"),)
     outcomes = [
         attrs.evolve(o, metrics=tuple(attrs.evolve(m, proofs=proofs) for m in o.metrics))
-        if o.case.startswith("read.")
+        if o.case.startswith(("read.", "latency."))
         else o
-        for o in build.sound()
+        for o in (*build.sound(), latency(build, 0, 100e-9), latency(build, 1, 100e-9))
     ]
     result = judge(make_record(outcomes))
-    for name in ("roofline.placement", "roofline.local", "roofline.remote"):
+    for name in ("roofline.placement", "roofline.local", "roofline.remote", "roofline.latency"):
         found = build.check_of(result, name)
         assert found.verdict is Verdict.UNPROVEN
         assert "CAP_SYS_NICE" in found.reason

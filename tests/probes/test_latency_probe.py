@@ -9,7 +9,7 @@ import pytest
 from fakes import FakeContext
 from planning import case_of, names_of, plan_of, with_nodes
 
-from k3gate.probes import _native, latency
+from k3gate.probes import _native, chase, latency, pools
 from k3gate.probes.memory import MemoryProbe
 from k3gate.records import Case, Inventory, Metric, NumaNode, Profile, State
 
@@ -117,36 +117,34 @@ class FakeWalker:
         return FakeChase(steps * 100e-9, steps, self.end, 3, self.seen)
 
 
-def walked(make_inventory: Any, team: FakeWalker, seconds: float) -> tuple[latency.Chain, Any, Any]:
-    from fakes import fake_pool
-
-    from k3gate.probes import pools
-
-    chain = latency.Chain(fake_pool(SMALL), SMALL)
+def walked(make_inventory: Any, team: FakeWalker, seconds: float) -> tuple[chase.Chain, Any, Any]:
+    chain = chase.Chain(team, 0, (None, 0, 1000 * chase.BLOCK, 1), 0.0)
     watch = pools.PinWatch(team)
     context = FakeContext(here(make_inventory), seconds)
-    return chain, latency._walks(context, team, chain, seconds, watch), watch
+    return chain, latency.walks(context, chain, seconds, watch), watch
 
 
-def test_whole_turns_that_do_not_come_back_are_no_latency(make_inventory: Any) -> None:
+def test_turns_that_do_not_come_back_are_no_latency(make_inventory: Any) -> None:
+    chain, _, _ = walked(make_inventory, FakeWalker(), 1.0)
+    assert chain.missing == 0
+    assert chain.proof().ok is True
     chain, _, _ = walked(make_inventory, FakeWalker(end=512), 1.0)
-    assert chain.came_back is True, "each walk ends where it began"
-
-    class Lost(FakeWalker):
-        def chase(self, thread: int, part: Any, steps: int, start: int = 0) -> FakeChase:
-            self.end += 256
-            return super().chase(thread, part, steps, start)
-
-    chain, _, _ = walked(make_inventory, Lost(), 1.0)
-    assert chain.came_back is False
     assert chain.proof().ok is False
+
+
+def test_a_turn_that_takes_too_long_is_not_walked_for_its_proof(make_inventory: Any) -> None:
+    chain = chase.Chain(FakeWalker(), 0, (None, 0, 10**9 * chase.BLOCK, 1), 0.0)
+    latency.walks(FakeContext(here(make_inventory)), chain, 1.0, pools.PinWatch(chain.team))
+    assert chain.walked < 10**8
+    assert chain.proof().ok is None
 
 
 def test_walks_last_long_enough_and_a_stray_thread_is_seen(make_inventory: Any) -> None:
     team = FakeWalker(seen=7)
     _, samples, watch = walked(make_inventory, team, 1.0)
     assert len(samples) >= latency.LEAST_SAMPLES
-    assert all(steps * 100e-9 >= 0.05 for steps in team.steps[1:])
+    timed = team.steps[1 : 1 + len(samples)]
+    assert all(steps * 100e-9 >= 0.05 for steps in timed)
     assert samples[0].value == pytest.approx(100e-9)
     assert watch.proof().ok is False
 

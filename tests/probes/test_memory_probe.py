@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import attrs
 import pytest
@@ -178,50 +174,9 @@ def test_a_plan_for_an_instruction_set_that_the_worker_lacks_fails_in_words(make
         list(MemoryProbe().run(case, FakeContext(inventory)))
 
 
-# A real refusal by the kernel, in a process of its own: a seccomp filter that answers EPERM.
-REFUSING = """
-import ctypes, json, struct, sys
-libc = ctypes.CDLL(None, use_errno=True)
-def refuse(numbers):
-    code = [(0x20, 0, 0, 0)]
-    for left, number in zip(range(len(numbers), 0, -1), numbers):
-        code.append((0x15, left, 0, number))
-    code += [(0x06, 0, 0, 0x7FFF0000), (0x06, 0, 0, 0x00050000 | 1)]
-    raw = b"".join(struct.pack("HBBI", *one) for one in code)
-    buffer = ctypes.create_string_buffer(raw)
-    program = struct.pack("HxxxxxxP", len(code), ctypes.addressof(buffer))
-    assert libc.prctl(38, 1, 0, 0, 0) == 0
-    assert libc.prctl(22, 2, program, 0, 0) == 0, ctypes.get_errno()
-refuse([int(one) for one in sys.argv[1].split(",")])
-from k3gate.probes import _native, pools
-cpu = _native.allowed_cpus()[0]
-filled = pools.build(4 << 20, "small", 0, [cpu], _native.Team([cpu]), lambda note: None)
-proof = pools.placement([filled])
-print(json.dumps([proof.ok, proof.detail]))
-"""
-NUMBERS = {"x86_64": {"mbind": 237, "move_pages": 279}, "aarch64": {"mbind": 235, "move_pages": 239}}
-
-
 @pytest.mark.case("TOP-16")
-@pytest.mark.parametrize("calls", [("mbind",), ("move_pages",), ("mbind", "move_pages")])
-def test_top_16_refused_policy_calls_leave_placement_unknown(
-    calls: tuple[str, ...], repository: Path
-) -> None:
-    numbers = NUMBERS.get(os.uname().machine)
-    if numbers is None:
-        pytest.skip("no system call numbers are known for this architecture")
-    refused = ",".join(str(numbers[call]) for call in calls)
-    command = [sys.executable, "-c", REFUSING, refused]
-    ran = subprocess.run(command, capture_output=True, text=True, cwd=repository)
-    assert ran.returncode == 0, ran.stderr
-    ok, detail = json.loads(ran.stdout)
-    assert ok is None
-    assert f"{calls[0]} refused, EPERM" in detail
-    assert "SYS_NICE" in detail
-
-
-@pytest.mark.case("TOP-16")
-def test_top_16_unknown_placement_is_said_on_the_figure(make_inventory, monkeypatch) -> None:
+@pytest.mark.parametrize("name", ["read.node0.node0", "latency.node0.node0"])
+def test_top_16_unknown_placement_is_said_on_the_figure(make_inventory, monkeypatch, name: str) -> None:
     honest = pools.allocate
 
     def unbound(size: int, pages: str, node: int | None) -> pools.FilledPool:
@@ -231,9 +186,24 @@ def test_top_16_unknown_placement_is_said_on_the_figure(make_inventory, monkeypa
 
     monkeypatch.setattr(pools, "allocate", unbound)
     monkeypatch.setattr("k3gate.probes.working_sets.CACHE_FACTOR", 0)
-    [metric] = _run(make_inventory, "read.node0.node0")
+    [metric] = _run(make_inventory, name)
     assert metric.proofs[0].ok is None
     assert (metric.reason or "").startswith("placement unknown: mbind refused")
+
+
+@pytest.mark.case("TOP-18")
+@pytest.mark.parametrize("name", ["read.node0.node0", "latency.node0.node0"])
+def test_top_18_without_node_directory_it_is_measured_and_placed_nowhere(make_inventory, name: str) -> None:
+    inventory = _inventory(make_inventory)
+    inventory = attrs.evolve(inventory, numa=attrs.evolve(inventory.numa, available=False))
+    cases = MemoryProbe().cases(inventory, Profile("quick", 180.0)).cases
+    assert not any(case.labels.get("placement") == "remote" for case in cases)
+    context = FakeContext(inventory)
+    [metric] = MemoryProbe().run(_small(next(one for one in cases if one.name == name)), context)
+    context.close()
+    assert metric.samples and all(sample.value > 0 for sample in metric.samples)
+    assert metric.proofs[0].ok is None
+    assert "the kernel shows no NUMA information" in metric.proofs[0].detail
 
 
 @pytest.mark.parametrize(

@@ -489,3 +489,27 @@ def test_latencies_have_a_heat_map_a_staircase_and_a_curve_under_load(bare_metal
     curve = tree(curve[: curve.index("</figure>")]).text.replace("\u00a0", " ")
     assert curve.index("At 20.0 GB/s") < curve.index("At 210 GB/s"), "by bandwidth, not by delay"
     assert "2048" not in curve
+
+
+def test_files_read_as_memory_have_a_figure_of_their_own(bare_metal: Any, tree: Any) -> None:
+    label = {"scope": "file", "cpu_node": None, "memory_node": None, "placement": None}
+    label |= {"file": "/models/<k3>.gguf", "file_system": "ext4", "read_from": "page cache", "made": False}
+    node = {**label, "cpu_node": 1, "threads": 1}
+    made = {**label, "file": "/mnt/pmem", "read_from": "DAX", "made": True}
+    plain = bare_metal().page()
+    assert "fig-files" not in plain and "Files read as memory" not in plain, "nobody named one"
+    sheet = with_latencies(
+        bare_metal(),
+        ("file1.read", "memory.file.read", label, 31e9),
+        ("file1.latency.node1", "memory.file.latency", node, 340e-9),
+        ("file2.experts", "memory.file.expert_read", made, 12e9),
+    )
+    text = sheet.page()
+    figure = text[text.index('id="fig-files"') :]
+    seen = tree(figure[: figure.index("</figure>")]).text.replace("\u00a0", " ")
+    assert "A mapped file is read at up to 31.0 GB/s" in seen
+    assert "All cores, straight on: /models/<k3>.gguf (page cache, ext4)" in seen
+    assert "All cores, experts in random order: made in /mnt/pmem (DAX, ext4)" in seen
+    assert "Node 1, latency: /models/<k3>.gguf" in seen and "340 ns" in seen
+    matrix = text[text.index('id="fig-numa"') : text.index('id="fig-rates"')]
+    assert "31.0" not in matrix, "a file is no node's memory"
