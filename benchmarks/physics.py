@@ -20,12 +20,14 @@ from k3gate.probes import _native, chase, pools, scatter
 from k3gate.probes.sharing import choose_isa
 from k3gate.probes.working_sets import HUGE_PAGE
 
-TURNS = 5
-"""Short measurements for each reading, whose median is none that lost its CPU."""
+TURNS = 9
+"""Short walks for each reading, whose median is none that lost its CPU."""
 STEPS = 40_000
-"""Of each of these walks."""
-SECONDS = 0.01
-"""About how long each of these reads lasts, where a pass is as short."""
+"""Of each."""
+SLICE = 32 << 20
+"""Bytes that are read at a time: a few milliseconds."""
+SLICES = 16
+"""Of these, for each reading."""
 INSIDE = 256 << 10
 """Bytes that lie in the caches of one core."""
 CLOSE = (0.85, 1.1)
@@ -52,22 +54,33 @@ def steps(walk: chase.Chain | scatter.Scatter) -> Reading:
 
 
 def rate(team: Any, pool: pools.FilledPool, size: int) -> Reading:
-    """B/s of all threads of a team over the first bytes of a pool; a wrong sum ends the program."""
+    """B/s of all threads of a team over the first bytes of a pool; a wrong sum ends the program.
+
+    A large pool is read in slices, one after another and around, so that none is in a cache when its turn comes;
+    the fastest counts, since a thread that loses its CPU to others slows all down.
+    """
     isa = choose_isa(None, "read")
-    threads = len(team.cpus)
-    parts = [[part] for part in pool.parts(threads, 0, size)]
-    sums = pools.Checksums(parts)
-    passes = max(1, round(SECONDS * 12e9 * threads / size))
+    length = min(size, SLICE)
+    sliced = [
+        [[part] for part in pool.parts(len(team.cpus), start, length)]
+        for start in range(0, size // length * length, length)
+    ]
+    sums = [pools.Checksums(parts) for parts in sliced]
+    passes = SLICE // length
+    turn = 0
 
     def read() -> float:
+        nonlocal turn
         seconds = []
-        for _ in range(TURNS):
-            region = team.run("read", isa, parts, passes)
-            sums.see(region, passes)
+        for _ in range(SLICES):
+            at = turn % len(sliced)
+            region = team.run("read", isa, sliced[at], passes)
+            sums[at].see(region, passes)
             seconds.append(float(region.seconds))
-        if sums.proof().ok is not True:
-            raise SystemExit(f"no figure is worth anything: {sums.proof().detail}")
-        return passes * size / statistics.median(seconds)
+            turn += 1
+            if sums[at].proof().ok is not True:
+                raise SystemExit(f"no figure is worth anything: {sums[at].proof().detail}")
+        return passes * length / min(seconds)
 
     return read
 

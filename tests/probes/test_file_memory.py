@@ -221,6 +221,17 @@ def test_drives_and_pages_that_come_back_are_no_figure_of_memory(
     assert "50.0% at the end (mincore)" in proofs(metric)["in_memory"].detail
 
 
+def test_a_cold_file_is_warmed_and_told_as_found(run, file: Path) -> None:
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())
+        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if memory_files.look(str(file)).file_system == "tmpfs":
+        pytest.skip("a tmpfs is never cold")
+    proof = proofs(run(file, "read"))["in_memory"]
+    assert proof.ok is True
+    assert "in memory: 0.0% before it was warmed, 100.0% at the end" in proof.detail
+
+
 def test_mincore_is_not_believed_where_it_lies(run, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """To who neither owns a file nor may write to it, the kernel says that all of it is in memory."""
     monkeypatch.setattr(mapped_file.os, "geteuid", lambda: file.stat().st_uid + 1)
