@@ -196,7 +196,7 @@ def test_a_file_that_is_cut_while_it_is_read_costs_its_case_alone(
     done = {}
     with Executor(inventory, started=time.monotonic()) as executor:
         for event in executor.run(Execution(0, "memory", "file1", tuple(cases))):
-            if isinstance(event, Heartbeat) and event.note == "reading" and not done:
+            if isinstance(event, Heartbeat) and event.note == "walking memory" and not done:
                 os.truncate(file, 4096)
             if isinstance(event, CaseDone):
                 done[event.case.name] = event.round

@@ -151,9 +151,6 @@ def test_walks_last_long_enough_and_a_stray_thread_is_seen(make_inventory: Any) 
 
 def test_a_walk_that_ended_before_a_loader_read_a_block_is_no_walk_under_load(make_inventory: Any) -> None:
     """The first estimate misleads where a thread was held up: the walks after it are too short, and grow."""
-    from fakes import fake_pool
-
-    from k3gate.probes import pools
 
     class Loaded(FakeWalker):
         def chase_loaded(self, thread: int, part: Any, steps: int, start: int, *how: Any) -> FakeChase:
@@ -164,7 +161,8 @@ def test_a_walk_that_ended_before_a_loader_read_a_block_is_no_walk_under_load(ma
             return walk
 
     team, context = Loaded(), FakeContext(here(make_inventory), 1.0)
-    chain, watch = latency.Chain(fake_pool(SMALL), SMALL), pools.PinWatch(team)
-    walks = latency._loaded_walks(context, team, chain, [[], []], "generic", 0, 1.0, watch)
+    chain = chase.Chain(team, 0, (None, 0, 1000 * chase.BLOCK, 1), 0.0)
+    load = chase.Load("generic", [[], []])
+    walks = latency._loaded_walks(context, chain, load, 1.0, pools.PinWatch(team))
     assert len(team.steps) > len(walks) + 1 and len(walks) >= latency.LEAST_SAMPLES
     assert all(walk.load_bytes for walk in walks)
