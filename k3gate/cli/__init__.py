@@ -22,8 +22,6 @@ from k3gate import __version__
 from k3gate.cli import streams
 from k3gate.errors import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_PROBE_FAILED, EXIT_USAGE, K3GateError
 
-early.over()
-
 COMMANDS = {
     "run": "Measure this machine, store the run, judge it.",
     "host": "Show what this machine is.",
@@ -153,3 +151,6 @@ def complain(message: str) -> None:
     words = [w if len(w) <= LONGEST_WORD else f"{w[:80]}...{w[-20:]}" for w in message.split()]
     line = re.sub(r"'([^\s'/]{80})[^\s'/]+'", r"'\1...'", printable(" ".join(words)))
     print("k3gate: " + (line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE] + " ..."), file=sys.stderr)
+
+
+early.over()

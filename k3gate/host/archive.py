@@ -22,7 +22,7 @@ from attrs import frozen
 from k3gate import documents
 from k3gate.errors import UsageError
 from k3gate.host.decompression import RefusedError, Stream
-from k3gate.host.files import ENTRIES, LARGE, SMALL, Root
+from k3gate.host.files import ENTRIES, LARGE, SMALL, Root, unusable
 
 FOLDERS = frozenset({"sys", "proc", "etc", "run", "dev"})
 FILES = frozenset({".dockerenv", "syscalls.json", "capture.json"})
@@ -70,8 +70,7 @@ class ArchiveRoot(Root):
         except RefusedError as error:
             raise UsageError(f"{shown}: {error}; give the root of a machine, or a capture of one") from None
         except OSError as error:
-            reason = (error.strerror or "it cannot be read").lower()
-            raise UsageError(f"{shown}: {reason}; give the root of a machine, or a capture of one") from error
+            raise unusable(path, error) from error
 
     def raw(self, relative: str, limit: int = SMALL, *, head: bool = False) -> bytes:
         """As of a folder."""

@@ -18,6 +18,7 @@ import os
 import tarfile
 import zlib
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -212,16 +213,21 @@ def _names(recorder: Recorder) -> redaction.Names:
     # Asked of the root below: the names are looked for and not kept.
     root = recorder._base
     hosts = [line for path in _HOST_NAMES if (line := root.line(path))]
-    users: list[str] = []
-    if root.live:
-        import pwd
+    if not root.live:
+        return redaction.Names(hosts)
+    return redaction.Names([*hosts, os.uname().nodename], _users(root.line("proc/self/loginuid")))
 
-        hosts.append(os.uname().nodename)
-        try:
-            users.append(pwd.getpwuid(os.getuid()).pw_name)
-        except KeyError:  # a container runs under a number without a name
-            users.extend(os.environ.get(name, "") for name in ("USER", "LOGNAME"))
-    return redaction.Names(hosts, users)
+
+def _users(login: str | None) -> set[str]:
+    """The names of who runs this, also through sudo; `login`: the number of the user who logged in."""
+    import pwd
+
+    names = {os.environ.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER", "DOAS_USER")}
+    for number in (str(os.getuid()), os.environ.get("SUDO_UID"), os.environ.get("PKEXEC_UID"), login):
+        # A container runs under a number without a name, and who did not log in has none at all.
+        with suppress(KeyError, ValueError, OverflowError):
+            names.add(pwd.getpwuid(int(number or "")).pw_name)
+    return names - {""}
 
 
 def _wanted(members: Iterable[str]) -> list[str]:

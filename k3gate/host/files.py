@@ -56,11 +56,11 @@ class Root:
         self.refused: Mapping[str, int] = {}
         """Of a capture: paths that the machine refused to let be read, with the error numbers."""
         self._resolved: dict[str, str] = {"": ""}
-        if not Path(self.path).is_dir():
-            raise UsageError(
-                f"{documents.printable(str(path))}: no such folder; give the root of a machine, such as / "
-                "or an unpacked capture"
-            )
+        try:
+            # The dot asks whether what lies in the folder may be looked for.
+            os.stat(f"{path}/.")  # noqa: PTH116  # pathlib drops the dot
+        except (OSError, ValueError) as error:
+            raise unusable(path, error) from None
 
     def raw(self, relative: str, limit: int = SMALL, *, head: bool = False) -> bytes:
         """The content of a regular file; `OSError` EFBIG beyond `limit` bytes unless its `head` will do."""
@@ -199,7 +199,11 @@ class FirmwareTable(Root):
 
 def open_root(place: str | Path) -> Root:
     """The root that `place` stands for: a folder, a saved firmware table, or an archive; else `UsageError`."""
-    if Path(place).exists() and not Path(place).is_dir():
+    try:
+        folder = stat.S_ISDIR(Path(place).stat().st_mode)
+    except (OSError, ValueError) as error:
+        raise unusable(place, error) from None
+    if not folder:
         from k3gate.host import archive
 
         return archive.ArchiveRoot(place)
@@ -207,6 +211,23 @@ def open_root(place: str | Path) -> Root:
     if not root.live and not root.exists("sys") and any(root.exists(name) for name in _SAVED[TABLE]):
         return FirmwareTable(place)
     return root
+
+
+def unusable(place: str | Path, error: OSError | ValueError) -> UsageError:
+    """What is wrong with a place that is to be the root of a machine, and what to do, in one line."""
+    shown = documents.printable(str(place)).replace("\n", "\\n")
+    number = error.errno if isinstance(error, OSError) else None
+    if number in _FORBIDDEN:
+        return UsageError(
+            f"{shown}: it may not be read: permission denied; read it as root, or give a copy of it"
+        )
+    if number == errno.ELOOP:
+        what = "a symbolic link that leads back to itself"
+    elif number in (None, errno.ENOENT, errno.ENOTDIR):
+        what = "no such folder"
+    else:
+        what = os.strerror(number or 0).lower()
+    return UsageError(f"{shown}: {what}; give the root of a machine, such as / or a capture of one")
 
 
 def _text(raw: bytes) -> str:

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve, frozen
 
 from k3gate.host import files
-from k3gate.host.files import Root
+from k3gate.host.files import ENTRY_POINT, TABLE, Root
 from k3gate.host.notes import Notes, Reason
 from k3gate.records import Cpu, CpuSocket, ExpansionSlot, State
 
 if TYPE_CHECKING:
     from k3gate.host import smbios
 
-TABLE = "sys/firmware/dmi/tables/DMI"
-ENTRY_POINT = "sys/firmware/dmi/tables/smbios_entry_point"
 ENTRIES = "sys/firmware/dmi/entries"
 _ENTRY = re.compile(r"(\d{1,3})-(\d{1,5})", re.ASCII)
 _BYTES = 1024 * 1024

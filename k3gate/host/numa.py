@@ -43,15 +43,22 @@ def read(root: Root, notes: Notes, cpu: Cpu, memory: Memory) -> Numa:
     notes.seen("numa.nodes", f"{NODES}/node*")
     known = set(online)
     named: dict[int, tuple[int, ...]] = {}
+    unread = False
     for node in ids:
         listed = id_list(root, f"{NODES}/node{node}/cpulist", f"{NODES}/node{node}/cpumap")
-        if listed is None and (root.line(f"{NODES}/node{node}/cpulist") or "").strip():
-            notes.implausible(f"numa.nodes.{node}.cpus", f"{NODES}/node{node}/cpulist", "not a CPU list")
+        if listed is None:
+            reading = root.read(f"{NODES}/node{node}/cpulist")
+            if reading.text:
+                notes.implausible(f"numa.nodes.{node}.cpus", reading.source, "not a CPU list")
+            elif reading.text is None:
+                unread = True
+                reason = reading.reason or "unreadable"
+                notes.unknown(f"numa.nodes.{node}.cpus", reading.state, reading.source, reason)
         named[node] = listed or ()
     order = _order(root, ids)
     nodes = tuple(_node(root, notes, node, named[node], known, order) for node in ids)
     nodes = _with_kinds(root, notes, nodes, cpu, memory)
-    return Numa(True, nodes, contradictions(nodes, named, cpu))
+    return Numa(True, nodes, contradictions(nodes, named, cpu, every=not unread))
 
 
 def _order(root: Root, ids: list[int]) -> list[int]:
@@ -163,9 +170,12 @@ def _distances(root: Root, notes: Notes, node: int, order: list[int]) -> Mapping
 
 
 def contradictions(
-    nodes: tuple[NumaNode, ...], named: Mapping[int, tuple[int, ...]], cpu: Cpu
+    nodes: tuple[NumaNode, ...], named: Mapping[int, tuple[int, ...]], cpu: Cpu, *, every: bool = True
 ) -> tuple[str, ...]:
-    """What cannot be true of nodes, CPUs and packages together, one sentence each."""
+    """What cannot be true of nodes, CPUs and packages together, one sentence each.
+
+    Not `every`: the CPUs of some node could not be read, so that CPUs without a node contradict nothing.
+    """
     found: list[str] = []
     online = set(cpu.online or ())
     claims: dict[int, list[int]] = {}
@@ -186,7 +196,7 @@ def contradictions(
         if absent:
             found.append(f"node {node_id} {NOT_ONLINE}: {cpu_list(absent)}")
     homeless = sorted(online - set(claims))
-    if homeless and claims:
+    if homeless and claims and every:
         found.append(f"online CPUs belong to no node: {cpu_list(homeless)}")
     crossing = _crossing(nodes, cpu.package_of)
     if crossing:

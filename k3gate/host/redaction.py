@@ -3,7 +3,8 @@
 Serial numbers and asset tags become "x" and UUIDs zeros, of the same length, so that a firmware table keeps its
 shape. Names of hosts and users are replaced as whole words, and only where a kernel or an administrator puts
 them: in the kernel's release, version and command line, in the paths of control groups, and in what the
-firmware calls the system, its boards and its case.
+firmware calls itself, the system, its boards and its case. Words that readers look for, and makers' names, are
+no names of a host, nor is such a word within its name: they decide what a machine is, and name nobody.
 """
 
 from __future__ import annotations
@@ -14,15 +15,27 @@ from collections.abc import Iterable
 from k3gate.host import identities
 
 _TABLES = re.compile(r"sys/firmware/dmi/(?:tables/DMI|entries/[^/]+/raw)")
-_FIRMWARE_FILES = re.compile(r"sys/(?:class|devices/virtual)/dmi/id/(?:sys_|product_|board_|chassis_)\w+")
+_FIRMWARE_FILES = re.compile(
+    r"sys/(?:class|devices/virtual)/dmi/id/(?:bios_|sys_|product_|board_|chassis_)\w+"
+)
 _MAC = re.compile(rb"(?<![0-9A-Fa-f:])[0-9A-Fa-f]{2}(?::[0-9A-Fa-f]{2}){5}(?![0-9A-Fa-f:])")
 _NO_MAC = b"00:00:00:00:00:00"
 _CPUINFO_SERIAL = re.compile(rb"(?m)^(Serial[ \t]*:)[^\n]*$")
 _STATUS_LINES = (b"Cpus_allowed", b"Mems_allowed")
-_PARTITION = re.compile(r"(?i)\b((?:PART)?UUID)=[^\s,]+")
-_BUILDER = re.compile(r"\((?![^()\s]*microsoft)[^()\s]+@[^()\s]+\)", re.I)
+_BUILDER = re.compile(r"\([^()\s]+@[^()\s]+\)")
 _HOME = re.compile(r"/(home|Users)/[^/\s]+")
 _PLAIN_NAMES = frozenset({"localhost", "localdomain", "host", "local", "(none)", "root", "user"})
+_MARKS = """
+microsoft corporation virtual machine metal bare baremetal vmware virtualbox innotek oracle xen hvm domu parallels
+bhyve nutanix ahv google compute engine amazon ec2 aws alibaba cloud ecs openstack droplet vserver tencent cvm vultr
+upcloud akamai linode exoscale scaleway digitalocean qemu kvm red hat bochs standard azure hyper hyperv
+kubernetes kubepods kubelet libpod podman docker containerd lxc garden nerdctl crio buildkit
+linux version generic server system user
+dell hpe hewlett packard enterprise lenovo supermicro gigabyte asus asustek asrock intel amd ampere nvidia fujitsu
+cisco huawei inspur quanta wiwynn tyan msi
+"""
+_SPOKEN_WORDS = frozenset(_MARKS.split())
+_WORD = re.compile(r"[^\W_]+")
 _SHORTEST_NAME = 3
 _CONTAINER_NAME = re.compile(r"[0-9a-f]{12,}")
 _MOUNT_LINES = 20_000
@@ -36,8 +49,8 @@ class Names:
         words: dict[str, str] = {}
         for host in hosts:
             first, _, domain = host.partition(".")
-            words.update((word, "host") for word in (host, first, domain) if _tells(word))
-        words.update((user, "user") for user in users if _tells(user))
+            words.update((word, _kept(word, "host")) for word in (host, first, domain) if _tells(word))
+        words.update((user, _kept(user, "user")) for user in users if _tells(user))
         self._words = {word.lower(): instead for word, instead in words.items()}
         # Docker names a container by the beginning of its id, which goes on in the path of its control group.
         patterns = [
@@ -56,7 +69,9 @@ class Names:
         if self._pattern is None:
             return text
         latin = text.decode("latin-1")
-        return self._pattern.sub(lambda match: "x" * len(match[0]), latin).encode("latin-1")
+        return self._pattern.sub(lambda match: _kept(match[0], "x" * len(match[0]), "x"), latin).encode(
+            "latin-1"
+        )
 
     def apply(self, text: str) -> str:
         """`text` without the names and without the names of home folders."""
@@ -85,7 +100,25 @@ class Names:
 
 
 def _tells(name: str) -> bool:
-    return len(name) >= _SHORTEST_NAME and name.lower() not in _PLAIN_NAMES
+    if len(name) < _SHORTEST_NAME or name.lower() in _PLAIN_NAMES:
+        return False
+    return not all(word in _SPOKEN_WORDS for word in _WORD.findall(name.lower()))
+
+
+def _kept(name: str, whole: str, letter: str | None = None) -> str:
+    """What stands for a name: `whole`, or where a word in it names nobody, that word and `whole` for the others.
+
+    With `letter`, that for each of their letters.
+    """
+    if not any(word in _SPOKEN_WORDS for word in _WORD.findall(name.lower())):
+        return whole
+
+    def instead(match: re.Match[str]) -> str:
+        if match[0].lower() in _SPOKEN_WORDS:
+            return match[0]
+        return whole if letter is None else letter * len(match[0])
+
+    return _WORD.sub(instead, name)
 
 
 def clean(path: str, raw: bytes, names: Names) -> bytes:
@@ -108,12 +141,14 @@ def clean(path: str, raw: bytes, names: Names) -> bytes:
 
 def _command_line(text: str, names: Names) -> str:
     # First as the inventory does it, so that the capture gives the same.
-    kept = identities.of_command_line(text.rstrip("\0 \t\r\n"))
-    return names.apply(_PARTITION.sub(r"\1=(removed)", kept)) + "\n"
+    return names.apply(identities.of_command_line(text.rstrip("\0 \t\r\n"))) + "\n"
 
 
 def _version(text: str, names: Names) -> str:
-    return names.apply(_BUILDER.sub("(user@host)", text))
+    # A kernel of Microsoft's is told by its builder, too.
+    return names.apply(
+        _BUILDER.sub(lambda at: "(user@microsoft)" if "microsoft" in at[0].lower() else "(user@host)", text)
+    )
 
 
 def _mountinfo(text: str, names: Names) -> str:
@@ -161,12 +196,14 @@ _TEXTS = {
     "proc/sys/kernel/osrelease": _word,
 }
 
-# Offsets of the string numbers of serial numbers and asset tags, by type (DMTF DSP0134).
-_SECRET_STRINGS = {1: (7, 25), 2: (7, 8), 3: (7, 8), 4: (32, 33), 17: (24, 25), 22: (7,), 39: (8, 9)}
+# Offsets of the string numbers of serial numbers, asset tags, SKU numbers (makers write there what was ordered)
+# and of the place in the case, by type (DMTF DSP0134).
+_SECRET_STRINGS = {1: (7, 25), 2: (7, 8, 10), 3: (7, 8), 4: (32, 33), 17: (24, 25), 22: (7,), 39: (8, 9)}
 # Other numbers of the one machine: the UUID of the system, the serial number of a battery.
 _SECRET_BYTES = {1: (8, 24), 22: (16, 18)}
 # OEM strings, and how to reach the controller over the network; from 128 on what only the maker understands.
 _OPAQUE = frozenset({11, 12, 40, 42, 126, *range(128, 256)})
+_CASE, _CASE_PARTS = 3, 19
 _END = 127
 # What firmware writes where there is no serial number; blanked, a name that shares the text would change.
 _NOTHING = re.compile(
@@ -176,9 +213,9 @@ _NOTHING = re.compile(
 )
 
 
-# System, boards and case: an administrator may have written the host's name there. Elsewhere the strings are the
-# maker's own, and a host called "node0" must not cost the locators of its modules.
-_NAMED = frozenset({1, 2, 3})
+# Firmware, system, boards and case: an administrator may have written the host's name there. Elsewhere the strings
+# are the maker's own, and a host called "node0" must not cost the locators of its modules.
+_NAMED = frozenset({0, 1, 2, 3})
 
 
 def without_serials(table: bytes, names: Names | None = None) -> bytes:
@@ -197,8 +234,7 @@ def without_serials(table: bytes, names: Names | None = None) -> bytes:
             out[position + 4 : end] = bytes(length - 4)
             _blank(out, end, stop, None)
         else:
-            wanted = {out[position + at] for at in _SECRET_STRINGS.get(kind, ()) if at < length}
-            _blank(out, end, stop, wanted)
+            _blank(out, end, stop, _secret_strings(out[position:end]))
             low, high = _SECRET_BYTES.get(kind, (length, length))
             high = min(high, length)
             out[position + low : position + high] = bytes(max(0, high - low))
@@ -209,6 +245,16 @@ def without_serials(table: bytes, names: Names | None = None) -> bytes:
             break
     out[position:] = b"x" * (len(out) - position)
     return bytes(out)
+
+
+def _secret_strings(formatted: bytes | bytearray) -> set[int]:
+    """The numbers of those strings of a structure that are to be blanked."""
+    kind, length = formatted[0], len(formatted)
+    offsets = list(_SECRET_STRINGS.get(kind, ()))
+    if kind == _CASE and length > _CASE_PARTS + 1:
+        # The SKU number of a case stands behind the list of what is in it: so many parts of so many bytes.
+        offsets.append(_CASE_PARTS + 2 + formatted[_CASE_PARTS] * formatted[_CASE_PARTS + 1])
+    return {formatted[at] for at in offsets if at < length}
 
 
 def _blank(out: bytearray, start: int, stop: int, wanted: set[int] | None) -> None:

@@ -157,6 +157,49 @@ def test_serial_numbers_of_a_table_are_blanked_and_their_neighbours_stay() -> No
         assert kept in cleaned
 
 
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (1, bytes([0, 0, 0, 1]) + bytes(16) + b"\6\2\0"),
+        (2, bytes([0, 0, 0, 1, 2, 0, 3])),
+        (3, bytes([0, 3, 0, 1, 2]) + bytes(10) + b"\2\3abcdef\3"),
+        (3, bytes([0, 3, 0, 1, 2]) + bytes(10) + b"\0\0\3"),
+        (4, bytes(28) + bytes([1, 2, 0])),
+        (17, bytes(20) + bytes([1, 2, 0])),
+        (22, bytes([0, 0, 0, 1])),
+        (39, bytes([0, 0, 0, 0, 1, 2, 0])),
+        (11, b"\3"),
+    ],
+    ids=[
+        "system",
+        "board",
+        "case",
+        "empty case",
+        "processor",
+        "module",
+        "battery",
+        "power supply",
+        "maker's",
+    ],
+)
+def test_each_kind_of_structure_loses_what_names_the_one_piece(kind: int, body: bytes) -> None:
+    """Serial number, asset tag and, of system and case, what was ordered; of the board its place in the case."""
+    strings = [b"CZ1234567", b"TAG7654321", b"PLACE-OR-SKU", b"what the maker calls it"]
+    cleaned = without_serials(structure(kind, body, *strings))
+    used = set(body[3:]) | set(range(5) if kind == 11 else ())
+    for number, text in enumerate(strings[:3], 1):
+        assert (text in cleaned) is (number not in used), text
+    assert (strings[3] in cleaned) is (kind != 11)
+
+
+def test_numbers_of_the_one_piece_become_zeros() -> None:
+    """The UUID of the system; the serial number of a battery, but not the day on which it was made."""
+    system = without_serials(structure(1, bytes(4) + b"0123456789abcdef" + b"\6\0\0"))
+    assert system[8:24] == bytes(16)
+    battery = without_serials(structure(22, bytes(12) + b"\x12\x34\x56\x78" + bytes(6)))
+    assert battery[16:20] == b"\0\0\x56\x78"
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=400))
 def test_random_tables_keep_their_length(raw: bytes) -> None:
@@ -188,8 +231,11 @@ def test_the_name_of_a_container_is_found_in_its_long_id() -> None:
         "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod8eafcf70_1b2c_4d5e_8f90_0123456789ab.slice"
         f"/cri-containerd-{'8eafcf70' * 8}.scope",
         f"/kubepods/besteffort/pod8eafcf70-1b2c-4d5e-8f90-0123456789ab/{'8eafcf70' * 8}",
+        f"/kubepods.slice/kubepods-pod{'8eafcf70' * 4}.slice/crio-{'8eafcf70' * 8}.scope",
+        f"/kubepods/burstable/pod{'8eafcf70' * 4}",
+        f"/docker/{'8EAFCF70' * 8}",
     ],
-    ids=["docker", "systemd", "kubernetes", "kubernetes v1"],
+    ids=["docker", "systemd", "kubernetes", "kubernetes v1", "static pod", "static pod v1", "upper case"],
 )
 def test_ids_of_containers_stay_at_home_and_their_limits_are_kept(
     group: str, make_root, tmp_path: Path
@@ -204,17 +250,17 @@ def test_ids_of_containers_stay_at_home_and_their_limits_are_kept(
         }
     )
     read = host.read(folder)
-    assert "8eafcf70" not in str(host.document(read)["provenance"])
+    assert "8eafcf70" not in str(host.document(read)["provenance"]).lower()
     assert capture.write(tmp_path / "a", folder).differs == ()
     captured = host.read(tmp_path / "a")
     assert captured.limits.cgroup_memory_bytes == 2**30
     assert captured.limits.cpuset_cpus == (0, 1)
-    assert b"8eafcf70" not in everything(tmp_path / "a")
+    assert b"8eafcf70" not in everything(tmp_path / "a").lower()
     assert b"0123456789ab" not in everything(tmp_path / "a")
 
 
 def test_a_host_name_in_firmware_strings_and_in_the_release_stays_at_home(make_root, tmp_path: Path) -> None:
-    system = structure(
+    system = structure(0, bytes([0, 1]) + bytes(20), b"U30 for node7") + structure(
         1, bytes([1, 2, 0, 0]) + bytes(16) + b"\6\0\3", b"Maker", b"Product node7", b"rack of NODE7"
     )
     module = structure(
@@ -227,6 +273,7 @@ def test_a_host_name_in_firmware_strings_and_in_the_release_stays_at_home(make_r
             "proc/sys/kernel/osrelease": "6.1.0-node7\n",
             "proc/version": "Linux version 6.1.0-node7 (gcc 12)\n",
             "sys/class/dmi/id/product_name": "Product node7\n",
+            "sys/class/dmi/id/bios_version": "U30 for node7\n",
             "sys/class/dmi/id/product_family": "rack of NODE7\n",
             "sys/firmware/dmi/tables/DMI": table,
         }
@@ -234,26 +281,58 @@ def test_a_host_name_in_firmware_strings_and_in_the_release_stays_at_home(make_r
     done = capture.write(tmp_path / "a", folder)
     read = host.read(tmp_path / "a")
     assert read.machine.product == "Product xxxxx"
+    assert read.machine.firmware["version"] == "U30 for xxxxx"
     assert read.kernel.release == "6.1.0-host"
     # What the maker of the board has printed is no name of this host.
     locators = [one.locator for one in read.memory.dimms or ()]
     assert locators == [one.locator for one in host.read(folder).memory.dimms or ()] != []
     written = everything(tmp_path / "a").lower()
-    assert written.count(b"node7") == table.lower().count(b"node7") - 2 == 2
-    assert set(done.differs) == {"kernel.release", "machine.product", "machine.fingerprint"}
+    assert written.count(b"node7") == table.lower().count(b"node7") - 3 == 2
+    told = {"kernel.release", "machine.product", "machine.firmware.version", "machine.fingerprint"}
+    assert set(done.differs) == told
 
 
+@pytest.mark.parametrize("name", ["{}", "{}.example.org", "box7.{}.com", "box-{}-7"])
 @pytest.mark.parametrize(
-    ("told", "kept"),
+    ("word", "files"),
     [
-        ("ks=https://deploy.example.org/box.cfg quiet", "ks=https://(removed) quiet"),
-        ("iscsi://me:word@array.example.org:3260/x,rw", "iscsi://(removed),rw"),
-        ("root=nfs:filer.example.org:/export/box", "root=nfs:(removed)"),
-        ("console=tty0 hugepages=16", "console=tty0 hugepages=16"),
+        ("microsoft", {"proc/version": "Linux version 5.15.1-{name}-standard-WSL2 (me@x) (gcc 12)\n"}),
+        ("microsoft", {"proc/version": "Linux version 4.4.0 (Microsoft@{name}) (gcc 5)\n"}),
+        (
+            "metal",
+            {"sys/class/dmi/id/sys_vendor": "Amazon EC2", "sys/class/dmi/id/product_name": "c5.{name}"},
+        ),
+        ("qemu", {"sys/class/dmi/id/sys_vendor": "{name}"}),
+        ("vmware", {"sys/class/dmi/id/product_name": "{name} Virtual Platform"}),
+        ("docker", {"proc/1/cgroup": "0::/{name}/job\n"}),
+        ("kubepods", {"proc/1/cgroup": "0::/{name}/job\n"}),
+        ("libpod", {"proc/1/cgroup": "0::/machine.slice/{name}-1.scope\n"}),
+        ("linux", {"proc/version": "{name} version 6.1.0 (me@x) (gcc 12)\n"}),
     ],
 )
-def test_addresses_of_servers_are_cut_from_the_command_line(told: str, kept: str, make_root) -> None:
-    assert host.read(make_root({"proc/cmdline": f"{told}\n"})).kernel.command_line == kept
+def test_a_host_called_after_a_mark_is_judged_as_before(
+    word: str, files: dict[str, str], name: str, make_root, tmp_path: Path
+) -> None:
+    own = name.format(word)
+    told = {path: text.replace("{name}", own) for path, text in files.items()}
+    folder = make_root({"proc/sys/kernel/hostname": f"{own}\n", **told})
+    capture.write(tmp_path / "a", folder)
+    live, captured = host.read(folder).machine, host.read(tmp_path / "a").machine
+    for field in ("virtual", "hypervisor", "container", "wsl"):
+        assert getattr(captured, field) == getattr(live, field)
+    assert re.findall(rb"(?i)box|example", everything(tmp_path / "a")) == []
+
+
+def test_who_runs_it_through_sudo_is_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root's own name tells nothing; that of the person before sudo does."""
+    for name in ("SUDO_USER", "DOAS_USER", "LOGNAME"):
+        monkeypatch.setenv(name, "alice")
+        names = capture._names(capture.Recorder(host.files.Root("/")))
+        assert names.apply("/user.slice/alice.slice") == "/user.slice/user.slice"
+        monkeypatch.delenv(name)
+    monkeypatch.setattr("pwd.getpwuid", lambda number: type("Entry", (), {"pw_name": f"number{number}"}))
+    monkeypatch.setenv("SUDO_UID", "4711")
+    assert capture._names(capture.Recorder(host.files.Root("/"))).apply("number4711") == "user"
 
 
 def test_plain_names_are_no_names() -> None:

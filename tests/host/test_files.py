@@ -106,6 +106,30 @@ def test_what_is_no_machine_is_refused_in_one_line(tmp_path: Path, make: object)
     assert "\n" not in str(refused.value)
 
 
+def test_a_place_that_may_not_be_read_is_told_from_one_that_is_no_machine(make_root) -> None:
+    """The folder and what lies in it; root reads everything, so the test steps down."""
+    folder = make_root()
+    folder.chmod(0)
+    own = os.geteuid()
+    try:
+        os.seteuid(own or 65_534)
+        for place in (folder, folder / "proc"):
+            with pytest.raises(UsageError, match="may not be read: permission denied; read it as root"):
+                host.read(place)
+    finally:
+        os.seteuid(own)
+        folder.chmod(0o755)
+
+
+@pytest.mark.parametrize("name", ["loop", "loop/sys"])
+def test_a_link_that_leads_back_to_itself_is_called_so(name: str, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(UsageError, match="a symbolic link that leads back to itself"):
+        host.read(tmp_path / name)
+    with pytest.raises(UsageError, match="no such folder"):
+        host.read(tmp_path / "nowhere")
+
+
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(st.sampled_from(FILES), st.one_of(st.binary(max_size=120), KERNEL_LIKE), max_size=14))
 def test_random_files_never_break_the_reading(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from typing import Any
 
@@ -213,3 +214,16 @@ def test_huge_page_pools_of_a_node(make_root: MakeRoot) -> None:
     (found,) = inventory.numa.nodes[1].huge_pages
     assert (found.page_bytes, found.total, found.free) == (2**21, 512, 500)
     assert "512 x 2.00 MiB (500 free)" in text.page(inventory)
+
+
+@pytest.mark.parametrize("error", ["EACCES", "EIO"])
+def test_a_node_that_may_not_be_read_contradicts_nothing(error: str, make_root: MakeRoot) -> None:
+    """Its CPUs are unknown, with the reason; that they belong to no node is not said."""
+    hidden = [f"{NODE}/node1/{name}" for name in ("cpulist", "cpumap", "meminfo", "distance")]
+    told = {"kind": "k3gate capture", "version": 1, "refused": dict.fromkeys(hidden, error)}
+    inventory = host.read(make_root({"capture.json": json.dumps(told)}))
+    assert inventory.numa.contradictions == ()
+    assert "topology_contradiction" not in {finding.code for finding in inventory.findings}
+    note = inventory.provenance["numa.nodes.1.cpus"]
+    assert note.state is (State.NOT_PERMITTED if error == "EACCES" else State.FAILED)
+    assert note.reason
