@@ -250,12 +250,13 @@ def test_names_that_put_eight_slots_on_a_channel_name_no_channel(make_root: Any)
     assert "8 slots on one channel" in (inventory.provenance["memory.channels"].reason or "")
 
 
-def bios(characteristics: int) -> bytes:
+def bios(characteristics: int, length: int = 0x18) -> bytes:
+    """Type 0, of which old firmware leaves out the end."""
     body = bytearray(0x18 - 4)
     body[0] = 1
     body[0x13 - 4] = characteristics
     body[0x16 - 4 : 0x18 - 4] = bytes([2, 8])
-    return structure(0, 0, bytes(body), "EDK II")
+    return structure(0, 0, bytes(body[: length - 4]), "EDK II")
 
 
 ARM = (
@@ -270,6 +271,7 @@ ARM = (
         (bios(0x0C) + table(module(1, "DIMM_A1", 32)), False, TABLE, "real memory modules"),
         (bios(0x0C) + table(module(1, "DIMM_A1", 0)), None, None, "does not name real memory modules"),
         (table(module(1, "DIMM_A1", 32)), None, None, "does not tell either"),
+        (bios(0, 0x13) + table(module(1, "DIMM_A1", 32)), None, None, "does not tell either"),
         (None, None, None, "the machine shows no firmware table"),
     ],
 )
