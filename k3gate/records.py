@@ -271,7 +271,10 @@ class Amx:
 
 @frozen
 class CpuSocket:
-    """A socket of the board as the firmware tells of it; `populated` False: it is empty."""
+    """A socket of the board as the firmware tells of it; `populated` False: it is empty.
+
+    `status`: enabled, idle, other, or disabled and by whom. Of `cores` the firmware starts `cores_enabled`.
+    """
 
     designation: str | None = None
     populated: bool | None = None
@@ -279,6 +282,8 @@ class CpuSocket:
     cores: int | None = None
     threads: int | None = None
     max_hz: float | None = None
+    status: str | None = None
+    cores_enabled: int | None = None
 
 
 @frozen
@@ -513,7 +518,10 @@ class Kernel:
 
 @frozen
 class Limits:
-    """What this process may use: cgroup memory and CPU time (None: no limit), locked memory, affinity."""
+    """What this process may use: cgroup memory and CPU time (None: no limit), locked memory, affinity.
+
+    `restricted`: one of these, or the affinity, keeps a part of the machine from it.
+    """
 
     cgroup_version: int | None = None
     cgroup_memory_bytes: int | None = None

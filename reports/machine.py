@@ -9,6 +9,8 @@ from attrs import frozen
 
 from k3gate import units
 from k3gate.documents import plain
+from k3gate.gate import hardware
+from k3gate.host import restrictions
 from k3gate.records import GateResult, Inventory, RunRecord, RunStatus
 from k3gate.reports import modules, words
 from k3gate.units import NBSP
@@ -25,7 +27,7 @@ STATUS_WORDS = {
 
 def machine_kind(inventory: Inventory) -> tuple[str, bool]:
     """What kind of machine this is in words, and whether nothing stands between the run and the hardware."""
-    machine, limits = inventory.machine, inventory.limits
+    machine = inventory.machine
     parts = []
     if machine.virtual:
         parts.append(f"virtual machine ({machine.hypervisor or 'hypervisor not named'})")
@@ -37,19 +39,20 @@ def machine_kind(inventory: Inventory) -> tuple[str, bool]:
         parts.append("WSL")
     if machine.container:
         parts.append(f"in a container ({machine.container})")
-    bare = machine.virtual is False and not machine.container
-    held = []
-    if limits.cgroup_memory_bytes is not None:
-        held.append(f"{words.size(limits.cgroup_memory_bytes)} of memory")
-    if limits.cgroup_cpus is not None:
-        held.append(f"{units.significant(limits.cgroup_cpus)} CPUs of time")
-    if limits.cpuset_cpus is not None and inventory.cpu.online and limits.restricted:
-        held.append(f"{len(limits.cpuset_cpus)} of {len(inventory.cpu.online)} CPUs")
-    if limits.restricted or held:
-        parts.append("limited to " + words.listed(held) if held else "limited to a part of the machine")
+    elif not hardware.container_known(inventory):
+        parts.append("in a container or not: not known")
+    bare = machine.virtual is False and not machine.container and hardware.container_known(inventory)
+    held = (*_of_process(inventory), *restrictions.of_machine(inventory))
+    left = list(dict.fromkeys(restriction.left for restriction in held))
+    if inventory.limits.restricted or left:
+        parts.append("limited to " + words.listed(left) if left else "limited to a part of the machine")
         bare = False
     text = words.capital(", ".join(parts))
     return (text if bare else f"{text}. Figures are those of what was rented, not of the hardware"), bare
+
+
+def _of_process(inventory: Inventory) -> tuple[restrictions.Restriction, ...]:
+    return restrictions.of_process(inventory.cpu, inventory.memory, inventory.limits, inventory.numa)
 
 
 def machine_line(inventory: Inventory) -> str:
@@ -71,6 +74,13 @@ def machine_line(inventory: Inventory) -> str:
     if nodes:
         parts.append(words.count(nodes, "NUMA node"))
     return ", ".join(parts) or "unknown"
+
+
+_GRANTED = {
+    True: "granted to this process",
+    False: "not granted to this process",
+    None: "not known whether granted to this process",
+}
 
 
 @frozen
@@ -116,7 +126,7 @@ def processor(inventory: Inventory) -> Iterable[tuple[str, str]]:
         if amx.tile is False
         else UNKNOWN
         if amx.tile is None
-        else f"present, {'granted to this process' if amx.granted else 'not granted to this process'}",
+        else f"present, {_GRANTED[amx.granted]}",
     )
     yield "Microcode", cpu.microcode or UNKNOWN
 
@@ -234,6 +244,7 @@ def tables(inventory: Inventory) -> Iterable[tuple[str, list[tuple[str, str, str
 def settings(inventory: Inventory) -> Iterable[Setting]:
     """Settings that could spoil figures, as found; k3gate changes none."""
     cpu, kernel, memory, limits = inventory.cpu, inventory.kernel, inventory.memory, inventory.limits
+    held = {restriction.finding.code for restriction in _of_process(inventory)}
 
     def row(name: str, found: str | None, wanted: str, bad: bool, effect: str) -> Setting:
         if found is None:
@@ -271,7 +282,7 @@ def settings(inventory: Inventory) -> Iterable[Setting]:
         if memory.swap_total_bytes is None
         else "off"
         if memory.swap_total_bytes == 0
-        else f"{words.size(memory.swap_total_bytes)}, {words.size(memory.swap_used_bytes or 0)} used"
+        else f"{words.size(memory.swap_total_bytes)}, {_used(memory.swap_used_bytes)}"
     )
     yield row(
         "Swap",
@@ -284,14 +295,14 @@ def settings(inventory: Inventory) -> Iterable[Setting]:
         "Memory limit of the control group",
         "none" if limits.cgroup_memory_bytes is None else words.size(limits.cgroup_memory_bytes),
         "none",
-        limits.cgroup_memory_bytes is not None,
+        "cgroup_memory_limit" in held,
         "less memory than the machine has; allocations beyond it are killed",
     )
     yield row(
         "CPU limit of the control group",
         "none" if limits.cgroup_cpus is None else f"{limits.cgroup_cpus:g} CPUs",
         "none",
-        limits.cgroup_cpus is not None,
+        "cgroup_cpu_quota" in held,
         "threads are stopped for part of each period",
     )
     yield row(
@@ -333,6 +344,10 @@ def settings(inventory: Inventory) -> Iterable[Setting]:
         False,
         "compare only with runs under the same ones",
     )
+
+
+def _used(amount: int | None) -> str:
+    return "how much is used is unknown" if amount is None else f"{words.size(amount)} used"
 
 
 def _onoff(state: bool | None) -> str | None:

@@ -117,7 +117,10 @@ def _vm() -> Inventory:
         limits=Limits(
             cgroup_version=2, memlock_bytes=8 * 2**20, usable_memory_bytes=memory // 2, restricted=False
         ),
-        provenance={"memory.slots": Provenance(State.NOT_PERMITTED, None, "needs root")},
+        provenance={
+            "memory.slots": Provenance(State.NOT_PERMITTED, None, "needs root"),
+            "machine.container": Provenance(State.OK, "proc/1/cgroup", "no sign of one"),
+        },
     )
 
 
@@ -195,4 +198,5 @@ def _bare_metal() -> Inventory:
             usable_memory_bytes=2 * node_bytes - 2**34,
             restricted=False,
         ),
+        provenance={"machine.container": Provenance(State.OK, "proc/1/cgroup", "no sign of one")},
     )

@@ -93,6 +93,12 @@ def judge(criterion: Criterion, record: RunRecord, target: Target) -> Judgement:
             reason=f"No evidence about the hardware: {doubt}. Measured: {decided.reason}",
             remedy="Measure on the bare machine, without limits on CPUs and memory.",
         )
+    # CPUs that are missing make a rate lower; they excuse no amount that is too high.
+    low = criterion.hardware and criterion.bound.min is not None and decided.verdict is Verdict.FAIL
+    part = hardware.incomplete(record.inventory) if low else None
+    if part is not None:
+        reason = f"Not the whole machine: {part.reason}. Measured: {decided.reason}"
+        return evolve(decided, verdict=Verdict.UNPROVEN, reason=reason, remedy=part.remedy)
     return decided
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from attrs import frozen
+
 from k3gate.host import numa as numa_module
+from k3gate.host import restrictions
 from k3gate.records import Inventory, State
-from k3gate.units import cpu_list, exact_bytes, significant
 
 
 def virtual(inventory: Inventory) -> str | None:
@@ -17,47 +19,67 @@ def virtual(inventory: Inventory) -> str | None:
     return None
 
 
-def unknown(inventory: Inventory) -> str | None:
+@frozen
+class Doubt:
+    """Why nothing is evidence about the whole machine, as a part of a sentence, and what to do."""
+
+    reason: str
+    remedy: str
+
+
+_AS_ROOT = 'Run it as root: `sudo "$(command -v k3gate)" run`.'
+_ON_THE_MACHINE = "Run it on the machine's own operating system, outside any container."
+_UNLIMITED = "Run it again without a CPU list, a control group or a container around it."
+
+
+def unknown(inventory: Inventory) -> Doubt | None:
     """What about the machine's nature could not be seen, or None."""
     machine = inventory.machine
     if machine.virtual is None:
-        return _because("whether the machine is virtual is not known", inventory, "machine.virtual")
+        sentence = "whether the machine is virtual is not known"
+        return Doubt(_because(sentence, inventory, "machine.virtual"), f"{_AS_ROOT} {_ON_THE_MACHINE}")
     if machine.wsl is None:
-        return _because("whether this is WSL is not known", inventory, "machine.wsl")
-    provenance = inventory.provenance.get("machine.container")
-    unseen = (State.NOT_PERMITTED, State.FAILED, State.NOT_RUN)
-    if machine.container is None and provenance is not None and provenance.state in unseen:
-        return _because("whether this is a container is not known", inventory, "machine.container")
+        return Doubt(_because("whether this is WSL is not known", inventory, "machine.wsl"), _ON_THE_MACHINE)
+    if not container_known(inventory):
+        sentence = "whether this is a container is not known"
+        return Doubt(_because(sentence, inventory, "machine.container"), f"{_ON_THE_MACHINE} {_AS_ROOT}")
     return None
 
 
-def restricted(inventory: Inventory) -> str | None:
-    """How the process is kept from a part of the machine, or None."""
+def container_known(inventory: Inventory) -> bool:
+    """Whether a container, or that there is none, was seen."""
+    told = inventory.provenance.get("machine.container")
+    return inventory.machine.container is not None or (told is not None and told.state is State.OK)
+
+
+def restricted(inventory: Inventory) -> Doubt | None:
+    """How the process is kept from a part of the machine, or that it is not known; None where it had all of it."""
     cpu, limits = inventory.cpu, inventory.limits
-    if cpu.allowed is None or cpu.online is None:
-        return "which CPUs the process may use is not known"
-    allowed = set(cpu.allowed) & set(cpu.online)
-    if len(allowed) < len(set(cpu.online)):
-        return (
-            f"the run was restricted to {len(allowed)} of {len(cpu.online)} CPUs ({cpu_list(tuple(allowed))})"
-        )
-    if limits.cgroup_cpus is not None and limits.cgroup_cpus < len(cpu.online):
-        share = significant(limits.cgroup_cpus)
-        return f"a control group gave the run the time of {share} of {len(cpu.online)} CPUs"
-    total, granted = inventory.memory.total_bytes, limits.cgroup_memory_bytes
-    if total is not None and granted is not None and granted < total:
-        return f"a control group gave the run {exact_bytes(granted)} of {exact_bytes(total)} of memory"
-    nodes = {node.id for node in inventory.numa.nodes if node.memory_bytes != 0}
-    if limits.cpuset_mems is not None and not nodes <= set(limits.cpuset_mems):
-        return f"the run was restricted to the memory of nodes {cpu_list(limits.cpuset_mems)}"
+    told = inventory.provenance.get("cpu.allowed")
+    if cpu.allowed is None or cpu.online is None or (told is not None and told.state is not State.OK):
+        return Doubt("which CPUs the process may use is not known", _UNLIMITED)
+    for found in restrictions.of_process(cpu, inventory.memory, limits, inventory.numa):
+        return Doubt(found.sentence, found.finding.remedy)
     if limits.restricted:
-        where = (
-            f"a container ({inventory.machine.container})"
-            if inventory.machine.container
-            else "a control group"
-        )
-        return f"{where} restricted the run"
+        return Doubt("a control group restricted the run", _UNLIMITED)
+    if limits.restricted is None:
+        sentence = "whether the run was restricted is not known"
+        return Doubt(_because(sentence, inventory, "limits.restricted"), _UNLIMITED)
     return None
+
+
+def incomplete(inventory: Inventory) -> Doubt | None:
+    """What the machine has and its kernel does not use, or None. Its figures can then be too low, never too good."""
+    for found in restrictions.of_machine(inventory):
+        return Doubt(found.sentence, found.finding.remedy)
+    return None
+
+
+def every_cpu(inventory: Inventory) -> str:
+    """Which CPUs "all" are, of a machine that is not restricted."""
+    if restrictions.cpus_told(inventory.cpu) is not None:
+        return "all CPUs of the firmware's processors"
+    return "all CPUs that the kernel knows; the firmware's table, which counts them too, was not read"
 
 
 def topology(inventory: Inventory) -> str | None:
@@ -73,9 +95,9 @@ def topology(inventory: Inventory) -> str | None:
 def doubt(inventory: Inventory) -> str | None:
     """The first reason for which no figure of this run says anything about the hardware, or None."""
     for look in (virtual, unknown, restricted, topology):
-        reason = look(inventory)
-        if reason is not None:
-            return reason
+        found = look(inventory)
+        if found is not None:
+            return found.reason if isinstance(found, Doubt) else found
     return None
 
 

@@ -19,7 +19,7 @@ _RESIDENCY_PROOFS = {"checksum": "what it holds", "resident": "that it stayed in
 
 
 def bare_metal(record: RunRecord) -> Judgement:
-    """Virtual fails; a container, a restriction or what could not be seen leaves it unproven."""
+    """Virtual fails; a container, a restriction, CPUs left out or what could not be seen leave it unproven."""
     inventory = record.inventory
     evidence: tuple[str, ...] = ("inventory:machine.virtual", "inventory:machine.container")
     guest = hardware.virtual(inventory)
@@ -27,13 +27,13 @@ def bare_metal(record: RunRecord) -> Judgement:
         return Judgement(Verdict.FAIL, f"{_sentence(guest)}.", observed="virtual", evidence=evidence)
     unseen = hardware.unknown(inventory)
     if unseen is not None:
-        return unproven(f"{_sentence(unseen)}.", evidence)
-    limited = hardware.restricted(inventory)
+        return unproven(f"{_sentence(unseen.reason)}.", evidence, remedy=unseen.remedy)
+    limited = hardware.restricted(inventory) or hardware.incomplete(inventory)
     if limited is not None:
         return unproven(
-            f"{_sentence(limited)}.",
+            f"{_sentence(limited.reason)}.",
             (*evidence, "inventory:cpu.allowed", "inventory:limits.restricted"),
-            remedy="Run it again without a CPU list, a control group or a container around it.",
+            remedy=limited.remedy,
             observed="restricted",
         )
     if inventory.machine.container is not None:
@@ -44,7 +44,10 @@ def bare_metal(record: RunRecord) -> Judgement:
             observed="container",
         )
     return Judgement(
-        Verdict.PASS, "No hypervisor, no container, all CPUs.", observed="bare metal", evidence=evidence
+        Verdict.PASS,
+        f"No hypervisor, no container, {hardware.every_cpu(inventory)}.",
+        observed="bare metal",
+        evidence=evidence,
     )
 
 

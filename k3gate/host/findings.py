@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from k3gate import topology
-from k3gate.host import module_findings, setting_findings
+from k3gate.host import module_findings, restrictions, setting_findings
 from k3gate.host import numa as nodes
 from k3gate.host.memory import MEMINFO
 from k3gate.records import Finding, Inventory, Numa, Severity
-from k3gate.units import count, cpu_list, gib, significant
+from k3gate.units import cpu_list, gib
 
 _ORDER = {Severity.HIGH: 0, Severity.MEDIUM: 1, Severity.LOW: 2}
 # An idle machine's load stays well below this; above it other work takes memory bandwidth.
@@ -50,67 +50,24 @@ def _virtual(inventory: Inventory) -> Iterator[Finding]:
 
 
 def _restricted(inventory: Inventory) -> Iterator[Finding]:
-    cpu, limits = inventory.cpu, inventory.limits
-    online = cpu.online or ()
-    allowed = tuple(sorted(set(cpu.allowed or ()) & set(online)))
-    if cpu.allowed is not None and len(allowed) < len(online):
+    process = restrictions.of_process(inventory.cpu, inventory.memory, inventory.limits, inventory.numa)
+    for restriction in (*process, *restrictions.of_machine(inventory)):
+        yield restriction.finding
+    isolated = restrictions.isolated(inventory.kernel)
+    if isolated is not None:
         yield Finding(
-            "restricted_cpus",
-            Severity.HIGH,
-            f"Restricted to {len(allowed)} of {len(online)} CPUs",
-            f"allowed CPUs: {cpu_list(allowed)}",
-            f"all online CPUs: {cpu_list(online)}",
-            "K3 decodes with all cores of all nodes; a part of them cannot draw the whole memory bandwidth.",
-            "Start without taskset, numactl, cpuset or a CPUAffinity of systemd.",
+            "isolated_cpus",
+            Severity.MEDIUM,
+            "CPUs are isolated from the scheduler",
+            f"isolcpus={isolated} at boot",
+            "no isolated CPUs",
+            "A runtime that does not pin its threads to those CPUs leaves them idle.",
+            "Boot without isolcpus=.",
         )
-    if limits.cgroup_cpus is not None and limits.cgroup_cpus < len(online):
-        yield Finding(
-            "cgroup_cpu_quota",
-            Severity.HIGH,
-            "A control group limits CPU time",
-            f"{significant(limits.cgroup_cpus)} CPUs of time on {len(online)} online CPUs",
-            "no quota",
-            "Threads are stopped when the quota is used up, so every rate is that of the quota.",
-            "Remove the quota (cpu.max, CPUQuota=, --cpus) for the run.",
-        )
-    if limits.cpuset_cpus is not None and (left := set(online) - set(limits.cpuset_cpus)):
-        yield Finding(
-            "cpuset_cpus",
-            Severity.HIGH,
-            "A cpuset keeps CPUs away",
-            f"cpuset {cpu_list(limits.cpuset_cpus)}; out of reach: {cpu_list(sorted(left))}",
-            "all online CPUs",
-            "K3 decodes with all cores; a part of them cannot draw the whole memory bandwidth.",
-            "Run outside the cpuset.",
-        )
-    holders = {node.id for node in inventory.numa.nodes if node.memory_bytes}
-    if limits.cpuset_mems is not None and inventory.numa.available:
-        missing = sorted(holders - set(limits.cpuset_mems))
-        if missing:
-            yield Finding(
-                "cpuset_mems",
-                Severity.HIGH,
-                "A cpuset keeps memory nodes away",
-                f"nodes {cpu_list(limits.cpuset_mems)}; out of reach: {cpu_list(missing)}",
-                "all nodes with memory",
-                "K3 needs the memory and the channels of all nodes.",
-                "Run outside the cpuset.",
-            )
 
 
 def _memory(inventory: Inventory) -> Iterator[Finding]:
-    memory, limits = inventory.memory, inventory.limits
-    limit = limits.cgroup_memory_bytes
-    if limit is not None and (memory.total_bytes is None or limit < memory.total_bytes):
-        yield Finding(
-            "cgroup_memory_limit",
-            Severity.HIGH,
-            "A control group limits memory",
-            f"limit {gib(limit)}; the machine has {gib(memory.total_bytes)}",
-            "no limit",
-            "The weights of K3 fill most of a machine; what lies beyond the limit cannot be used.",
-            "Remove the limit (memory.max, MemoryMax=, --memory) for the run.",
-        )
+    memory = inventory.memory
     if memory.swap_used_bytes:
         yield Finding(
             "swap_in_use",
@@ -196,16 +153,6 @@ def _topology(inventory: Inventory) -> Iterator[Finding]:
             "the mode that the runtime is planned for",
             "A node is a part of a socket here: rates per node are not rates per socket.",
             "A firmware setting (NPS on AMD, SNC on Intel) decides it; compare machines in one mode only.",
-        )
-    if cpu.offline:
-        yield Finding(
-            "offline_cpus",
-            Severity.MEDIUM,
-            f"{count(len(cpu.offline), 'CPU')} {'is' if len(cpu.offline) == 1 else 'are'} offline",
-            f"offline: {cpu_list(cpu.offline)}",
-            "all present CPUs online",
-            "Cores that are off draw no memory bandwidth.",
-            "Bring them online: echo 1 | sudo tee /sys/devices/system/cpu/cpuN/online",
         )
 
 

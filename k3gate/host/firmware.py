@@ -97,6 +97,8 @@ def complete(cpu: Cpu, notes: Notes, firmware: Firmware) -> Cpu:
             cores=one.cores if one.populated else None,
             threads=one.threads if one.populated else None,
             max_hz=one.max_mhz * 1e6 if one.max_mhz and one.populated else None,
+            status=one.status if one.populated else None,
+            cores_enabled=one.cores_enabled if one.populated else None,
         )
         for one in table.processors
     )

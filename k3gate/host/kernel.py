@@ -59,16 +59,26 @@ def _load(text: str) -> tuple[float, float, float]:
     return one, five, fifteen
 
 
-def _release(root: Root, notes: Notes) -> str | None:
-    release = notes.take("kernel.release", root, parsing.words, "proc/sys/kernel/osrelease")
-    if release:
-        return release[:200]
+def release(root: Root) -> tuple[str | None, str]:
+    """The kernel's release, and the file that tells it."""
+    source = "proc/sys/kernel/osrelease"
+    text = parsing.words(root.line(source))
+    if text:
+        return text[:200], source
     # "Linux version RELEASE (builder) ...": the rest names the machine that built it.
     match = re.match(r"Linux version (\S{1,200})", root.read("proc/version").text or "")
-    if match is None:
-        return None
-    notes.seen("kernel.release", "proc/version")
-    return match[1]
+    return (match[1], "proc/version") if match else (None, source)
+
+
+def _release(root: Root, notes: Notes) -> str | None:
+    found, source = release(root)
+    if found is not None:
+        notes.seen("kernel.release", source)
+        return found
+    reading = root.read(source)
+    state = State.FAILED if reading.state is State.OK else reading.state
+    notes.unknown("kernel.release", state, source, reading.reason or "implausible: empty")
+    return None
 
 
 def _mitigations(root: Root, notes: Notes) -> dict[str, str]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from attrs import evolve, frozen
 
-from k3gate.host import cpulist, identities, parsing, syscalls
+from k3gate.host import cpulist, identities, parsing, restrictions, syscalls
 from k3gate.host.files import LARGE, Root
 from k3gate.host.memory import MEMINFO, free_bytes
 from k3gate.host.notes import Notes
 from k3gate.records import Cpu, Limits, Memory, Numa, State
 
 CGROUP = "proc/self/cgroup"
+MOUNTS = "proc/self/mountinfo"
+_STATUS = "proc/self/status"
 # Version 1 writes "no limit" as the largest whole number of pages: 9223372036854771712 with 4 KiB pages.
 _UNLIMITED = 2**62
 _DEPTH = 64
@@ -61,7 +63,11 @@ def read(root: Root, notes: Notes, cpu: Cpu, memory: Memory, numa: Numa) -> Limi
     else:
         notes.seen("limits.cgroup_version", CGROUP)
     cpus = _set(root, notes, "cpuset_cpus", groups, ("cpuset.cpus.effective",), ("effective_cpus", "cpus"))
-    mems = _set(root, notes, "cpuset_mems", groups, ("cpuset.mems.effective",), ("effective_mems", "mems"))
+    mems = _own_nodes(root, notes)
+    if mems is None:
+        mems = _set(
+            root, notes, "cpuset_mems", groups, ("cpuset.mems.effective",), ("effective_mems", "mems")
+        )
     locked, source, reason = syscalls.locked_memory(root)
     if locked is not None or reason == "no limit":
         notes.seen("limits.memlock_bytes", source, reason)
@@ -79,7 +85,7 @@ def read(root: Root, notes: Notes, cpu: Cpu, memory: Memory, numa: Numa) -> Limi
     return evolve(
         limits,
         usable_memory_bytes=_usable(root, notes, memory, tightest, mems, numa),
-        restricted=_restricted(notes, limits, cpu, numa),
+        restricted=_restricted(root, notes, limits, cpu, memory, numa, groups),
     )
 
 
@@ -119,7 +125,7 @@ def _own_paths(root: Root) -> dict[str, str]:
 def _mounts(root: Root) -> list[tuple[int, str, str, frozenset[str]]]:
     """(version, folder, path of the group that is mounted there, controllers) of each hierarchy."""
     found: list[tuple[int, str, str, frozenset[str]]] = []
-    for line in (root.read("proc/self/mountinfo", LARGE, head=True).text or "").splitlines()[:20_000]:
+    for line in (root.read(MOUNTS, LARGE, head=True).text or "").splitlines()[:20_000]:
         before, dash, after = line.partition(" - ")
         fields, kinds = before.split(), after.split()
         if dash and len(fields) >= 5 and len(kinds) >= 1 and kinds[0] in ("cgroup", "cgroup2"):
@@ -233,6 +239,21 @@ def _set(
     return None
 
 
+def _own_nodes(root: Root, notes: Notes) -> tuple[int, ...] | None:
+    """Memory nodes on which the kernel lets this process allocate, also where its cpuset is out of sight."""
+    for line in (root.read(_STATUS).text or "").splitlines():
+        name, _, value = line.partition(":")
+        if name == "Mems_allowed_list":
+            try:
+                found = cpulist.parse(value)
+            except ValueError:
+                return None
+            if found:
+                notes.seen("limits.cpuset_mems", _STATUS)
+            return found or None
+    return None
+
+
 def _version(groups: dict[str, tuple[Group, ...]]) -> int | None:
     versions = [group.version for group in groups.get("memory", ())]
     return versions[0] if versions else None
@@ -271,24 +292,30 @@ def _usable(
     return value
 
 
-def _restricted(notes: Notes, limits: Limits, cpu: Cpu, numa: Numa) -> bool | None:
-    online = set(cpu.online or ())
-    holders = {node.id for node in numa.nodes if node.memory_bytes}
-    allowed_known = notes.entries["cpu.allowed"].state is State.OK
-    if not online:
-        notes.absent("limits.restricted", "cpu.online", "online CPUs are not known")
-        return None
-    signs = (
-        cpu.allowed is not None and bool(online - set(cpu.allowed)),
-        limits.cgroup_cpus is not None and limits.cgroup_cpus < len(online),
-        limits.cpuset_cpus is not None and bool(online - set(limits.cpuset_cpus)),
-        limits.cpuset_mems is not None and numa.available and bool(holders - set(limits.cpuset_mems)),
-    )
-    if any(signs):
-        notes.seen("limits.restricted", "cpu.allowed; control groups")
+def _restricted(
+    root: Root,
+    notes: Notes,
+    limits: Limits,
+    cpu: Cpu,
+    memory: Memory,
+    numa: Numa,
+    groups: Mapping[str, object],
+) -> bool | None:
+    """False only where affinity and control groups were seen, and keep nothing back."""
+    source = "cpu.allowed; control groups"
+    if restrictions.of_process(cpu, memory, limits, numa):
+        notes.seen("limits.restricted", source)
         return True
-    if not allowed_known and limits.cgroup_version is None:
-        notes.absent("limits.restricted", "cpu.allowed", "neither affinity nor control groups are known")
-        return None
-    notes.seen("limits.restricted", "cpu.allowed; control groups")
-    return False
+    own = root.read(CGROUP)
+    if not cpu.online:
+        notes.absent("limits.restricted", "cpu.online", "online CPUs are not known")
+    elif notes.entries["cpu.allowed"].state is not State.OK:
+        notes.absent("limits.restricted", "cpu.allowed", "the affinity of the process is not known")
+    elif own.text is None and own.state is not State.NOT_PRESENT:
+        notes.unknown("limits.restricted", own.state, CGROUP, own.reason or "unreadable")
+    elif own.text and not groups:
+        notes.absent("limits.restricted", CGROUP, "the control groups of the process are out of sight")
+    else:
+        notes.seen("limits.restricted", source)
+        return False
+    return None

@@ -54,7 +54,7 @@ def read(root: Root, notes: Notes, name: str | None, table: Firmware) -> Machine
         )
     }
     strings = " ".join(text for text in (vendor, product, maker, board, firmware["vendor"]) if text)
-    around = virtual.read(root, notes, strings)
+    around = virtual.read(root, notes, strings, table)
     if name:
         notes.seen("machine.name", "given by the user")
     else:
@@ -89,6 +89,7 @@ def _told(firmware: Firmware) -> dict[str, str | None]:
         "bios_version": table.bios.version if table.bios else None,
         "bios_date": table.bios.date if table.bios else None,
         "bios_release": table.bios.release if table.bios else None,
+        "ec_firmware_release": table.bios.controller_release if table.bios else None,
     }
 
 

@@ -220,12 +220,14 @@ class Structures:
 
 @frozen
 class Bios:
-    """Type 0."""
+    """Type 0. `virtual_machine` True: the table says that it describes one."""
 
     vendor: str | None = None
     version: str | None = None
     date: str | None = None
     release: str | None = None
+    controller_release: str | None = None
+    virtual_machine: bool | None = None
 
 
 @frozen
@@ -488,9 +490,20 @@ def decode(read: Structures) -> Table:
 
 def bios(s: Structure) -> Bios:
     """Type 0."""
-    major, minor = s.byte(0x14), s.byte(0x15)
-    release = None if major in (None, 0xFF) or minor in (None, 0xFF) else f"{major}.{minor}"
-    return Bios(s.text(0x04), s.text(0x05), s.text(0x08), release)
+    characteristics = s.byte(0x13)
+    return Bios(
+        s.text(0x04),
+        s.text(0x05),
+        s.text(0x08),
+        _release(s, 0x14),
+        _release(s, 0x16),
+        None if characteristics is None else bool(characteristics & 0x10),
+    )
+
+
+def _release(s: Structure, offset: int) -> str | None:
+    major, minor = s.byte(offset), s.byte(offset + 1)
+    return None if major in (None, 0xFF) or minor in (None, 0xFF) else f"{major}.{minor}"
 
 
 def system(s: Structure) -> System:

@@ -10,12 +10,17 @@ import pytest
 from k3gate.gate import document, words
 from k3gate.gate.steps import CHECKS, STEPS
 from k3gate.gate.targets import load as load_target
-from k3gate.records import LeftOut, Memory, Outcome, Provenance, RunStatus, State, Verdict
+from k3gate.records import CpuSocket, LeftOut, Memory, Outcome, Provenance, RunStatus, State, Verdict
 
 DECIDED = {
     "prototype.residency",
     *("roofline.bare_metal", "roofline.idle", "roofline.placement", "roofline.local", "roofline.remote"),
 }
+
+
+SOCKET = CpuSocket("CPU1", populated=True, cores=32, threads=64, status="enabled", cores_enabled=32)
+CUT = attrs.evolve(SOCKET, cores_enabled=8)
+OFF = attrs.evolve(SOCKET, designation="CPU2", status="disabled by the firmware")
 
 
 def replaced(outcomes: tuple[Any, ...], new: Any) -> tuple[Any, ...]:
@@ -215,7 +220,28 @@ def test_bandwidth_of_a_guest_neither_passes_nor_fails(
         ("limits", {"cgroup_cpus": 4.0}, Verdict.UNPROVEN, "4.00 of 128 CPUs"),
         ("limits", {"cpuset_mems": (0,)}, Verdict.UNPROVEN, "memory of nodes 0"),
         ("limits", {"restricted": True}, Verdict.UNPROVEN, "restricted"),
+        ("limits", {"cpuset_mems": (0, 1)}, Verdict.PASS, "No hypervisor, no container"),
+        (
+            "limits",
+            {"cpuset_cpus": tuple(range(64))},
+            Verdict.UNPROVEN,
+            "A cpuset restricted the run to 64 of 128",
+        ),
+        ("limits", {"cgroup_memory_bytes": 2**52, "cgroup_cpus": 512.0}, Verdict.PASS, "No hypervisor"),
+        ("limits", {"restricted": None}, Verdict.UNPROVEN, "Whether the run was restricted is not known"),
         ("cpu", {"allowed": None}, Verdict.UNPROVEN, "not known"),
+        ("cpu", {"socket_list": (SOCKET,) * 2}, Verdict.PASS, "all CPUs of the firmware's processors"),
+        ("cpu", {"socket_list": ()}, Verdict.PASS, "all CPUs that the kernel knows"),
+        ("cpu", {"socket_list": (SOCKET,) * 4}, Verdict.UNPROVEN, "The kernel runs on 128 of the 256 CPUs"),
+        ("cpu", {"socket_list": (CUT,) * 2}, Verdict.UNPROVEN, "enabled 16 of 64 cores"),
+        (
+            "cpu",
+            {"socket_list": (SOCKET, OFF)},
+            Verdict.UNPROVEN,
+            "CPU2 (disabled by the firmware) did not start",
+        ),
+        ("kernel", {"command_line": "nr_cpus=128"}, Verdict.UNPROVEN, "the 128 CPUs that nr_cpus=128 allows"),
+        ("kernel", {"command_line": "mem=64G"}, Verdict.UNPROVEN, "started with mem=64G"),
     ],
 )
 def test_bare_metal(
@@ -225,6 +251,49 @@ def test_bare_metal(
     found = check(make_record(None, inventory), "roofline.bare_metal")
     assert found.verdict is verdict
     assert word in found.reason
+    assert (found.remedy is None) is (verdict is Verdict.PASS)
+
+
+@pytest.mark.parametrize(
+    ("field", "changes", "word"),
+    [
+        ("machine.container", {}, "whether this is a container is not known (absent)"),
+        ("machine.virtual", {"virtual": None}, "whether the machine is virtual is not known (absent)"),
+        ("cpu.allowed", {}, "which CPUs the process may use is not known"),
+    ],
+)
+@pytest.mark.parametrize("state", [State.NOT_PRESENT, State.NOT_PERMITTED, State.FAILED, State.NOT_RUN])
+def test_what_was_not_seen_is_no_bare_machine(
+    check: Any, make_record: Any, bare_metal: Any, field: str, changes: Any, word: str, state: State
+) -> None:
+    notes = {**bare_metal.provenance, field: Provenance(state, None, "absent")}
+    inventory = attrs.evolve(
+        bare_metal, provenance=notes, machine=attrs.evolve(bare_metal.machine, **changes)
+    )
+    found = check(make_record(None, inventory), "roofline.bare_metal")
+    assert found.verdict is Verdict.UNPROVEN
+    assert word[1:] in found.reason
+    assert found.remedy
+    assert check(make_record(None, inventory), "roofline.local").verdict is Verdict.UNPROVEN
+
+
+@pytest.mark.case("TOP-05")
+def test_top_05_cpus_that_are_off_excuse_a_low_rate_and_spoil_no_good_one(
+    check: Any, make_record: Any, build: Any, bare_metal: Any
+) -> None:
+    online = tuple(cpu for cpu in range(128) if cpu != 110)
+    cpu = attrs.evolve(bare_metal.cpu, online=online, allowed=online, offline=(110,))
+    inventory = attrs.evolve(bare_metal, cpu=cpu)
+    bare = check(make_record(None, inventory), "roofline.bare_metal")
+    assert bare.verdict is Verdict.UNPROVEN
+    assert bare.reason == "1 of 128 CPUs is offline (110)."
+    assert "Bring them online" in (bare.remedy or "")
+    assert check(make_record(None, inventory), "roofline.local").verdict is Verdict.PASS
+    slow = replaced(build.sound(), build.read(1, 1, 100e9))
+    found = check(make_record(slow, inventory), "roofline.local")
+    assert found.verdict is Verdict.UNPROVEN
+    assert found.reason.startswith("Not the whole machine: 1 of 128 CPUs is offline (110). Measured: ")
+    assert check(make_record(slow), "roofline.local").verdict is Verdict.FAIL
 
 
 @pytest.mark.case("TOP-16")

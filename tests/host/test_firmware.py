@@ -252,3 +252,55 @@ def test_names_that_put_eight_slots_on_a_channel_name_no_channel(make_root: Any)
     inventory = host.read(put(make_root(), table(*modules)))
     assert inventory.memory.channels is None
     assert "8 slots on one channel" in (inventory.provenance["memory.channels"].reason or "")
+
+
+def bios(characteristics: int, length: int = 0x18) -> bytes:
+    """Type 0, of which old firmware leaves out the end."""
+    body = bytearray(0x18 - 4)
+    body[0] = 1
+    body[0x13 - 4] = characteristics
+    body[0x16 - 4 : 0x18 - 4] = bytes([2, 8])
+    return structure(0, 0, bytes(body[: length - 4]), "EDK II")
+
+
+ARM = (
+    "processor\t: 0\nFeatures\t: fp asimd\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU part\t: 0xd0c\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("raw", "virtual", "source", "word"),
+    [
+        (bios(0x1C) + table(module(1, "DIMM_A1", 32)), True, TABLE, "says that its table describes"),
+        (bios(0x0C) + table(module(1, "DIMM_A1", 32)), False, TABLE, "real memory modules"),
+        (bios(0x0C) + table(module(1, "DIMM_A1", 0)), None, None, "does not name real memory modules"),
+        (table(module(1, "DIMM_A1", 32)), None, None, "does not tell either"),
+        (bios(0, 0x13) + table(module(1, "DIMM_A1", 32)), None, None, "does not tell either"),
+        (None, None, None, "the machine shows no firmware table"),
+    ],
+)
+def test_without_a_flag_the_table_tells_a_guest_from_a_machine(
+    make_root: Any, raw: bytes | None, virtual: bool | None, source: str | None, word: str
+) -> None:
+    """ARM has no hypervisor flag, and a cloud's name need not be one that is known here."""
+    root = make_root({"proc/cpuinfo": ARM, "sys/class/dmi/id/sys_vendor": "Scaleway\n"})
+    inventory = host.read(put(root, raw) if raw is not None else root)
+    assert inventory.machine.virtual is virtual
+    told = inventory.provenance["machine.virtual"]
+    assert (told.state is State.OK) is (virtual is not None)
+    assert source in (None, told.source)
+    assert word in (told.reason or "")
+
+
+def test_a_guest_that_hides_the_flag_and_not_its_firmware(make_root: Any) -> None:
+    inventory = host.read(put(make_root(), bios(0x1C) + table(module(1, "DIMM_A1", 32))))
+    assert inventory.machine.virtual is True
+
+
+def test_the_release_of_the_controller_comes_from_the_table_where_the_kernel_shows_none(
+    make_root: Any,
+) -> None:
+    root = put(make_root(), bios(0) + table())
+    assert host.read(root).machine.firmware["controller_release"] == "2.8"
+    make_root.put(root, {"sys/class/dmi/id/ec_firmware_release": "3.1\n"})
+    assert host.read(root).machine.firmware["controller_release"] == "3.1"

@@ -50,6 +50,7 @@ def test_sto_09_version_1_sentinel_is_no_limit(make_root: MakeRoot) -> None:
         "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
         "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "-1\n",
         "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+        "proc/self/status": "Cpus_allowed_list:\t0-7\n",
     }
     inventory = host.read(make_root(files))
     limits = inventory.limits
@@ -138,6 +139,61 @@ def test_locked_memory(make_root: MakeRoot, line: str, value: int | None, shown:
     inventory = host.read(make_root({"proc/self/limits": f"Limit  Soft Limit  Hard Limit  Units\n{line}\n"}))
     assert inventory.limits.memlock_bytes == value
     assert f"locked memory     {shown}" in text.page(inventory)
+
+
+def test_a_limit_of_groups_that_are_out_of_sight_counts(make_root: MakeRoot) -> None:
+    """A container sees its own group alone, which has no limit; its statistics know the tightest around it."""
+    files = {
+        "proc/self/cgroup": "4:memory:/docker/abc\n",
+        "proc/self/mountinfo": "35 31 0:32 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+        "sys/fs/cgroup/memory/memory.stat": f"cache 0\nhierarchical_memory_limit {6 * GIB}\n",
+    }
+    inventory = host.read(make_root(files))
+    assert inventory.limits.cgroup_memory_bytes == inventory.limits.usable_memory_bytes == 6 * GIB
+    assert "cgroup_memory_limit" in {f.code for f in inventory.findings}
+
+
+@pytest.mark.parametrize(("gib", "restricted"), [(63, True), (64, False), (4096, False)])
+def test_a_memory_limit_restricts_where_it_is_below_what_the_machine_has(
+    make_root: MakeRoot, gib: int, restricted: bool
+) -> None:
+    files = unified() | {f"{V2}/memory.max": f"{gib * GIB}\n", f"{V2}/cpu.max": "6400000 100000\n"}
+    inventory = host.read(make_root(files, {"proc/self/status": "Cpus_allowed_list:\t0-7\n"}))
+    assert inventory.limits.restricted is restricted
+    assert ("cgroup_memory_limit" in {f.code for f in inventory.findings}) is restricted
+    assert f"restricted        {'yes' if restricted else 'no'}" in text.page(inventory)
+
+
+def test_memory_nodes_that_the_kernel_keeps_from_the_process(make_root: MakeRoot) -> None:
+    """The cpuset itself is out of sight: the process's own status tells."""
+    status = "Cpus_allowed_list:\t0-7\nMems_allowed_list:\t{}\n"
+    root = make_root({"proc/self/status": status.format(0)})
+    inventory = host.read(root)
+    assert inventory.limits.cpuset_mems == (0,)
+    assert inventory.limits.restricted is True
+    assert inventory.limits.usable_memory_bytes == 32 * GIB
+    found = next(f for f in inventory.findings if f.code == "cpuset_mems")
+    assert found.observed == "nodes 0; out of reach: 1"
+    make_root.put(root, {"proc/self/status": status.format("0-7")})
+    inventory = host.read(root)
+    assert inventory.limits.restricted is False
+    assert inventory.findings == ()
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ({"proc/self/cgroup": "0::/\n"}, "affinity"),
+        ({"proc/self/cgroup": "0::/a\n", "proc/self/status": "Cpus_allowed_list: 0-7\n"}, "out of sight"),
+    ],
+)
+def test_nothing_seen_is_not_the_same_as_not_restricted(
+    make_root: MakeRoot, files: dict[str, str], reason: str
+) -> None:
+    inventory = host.read(make_root(files))
+    assert inventory.limits.restricted is None
+    assert reason in (inventory.provenance["limits.restricted"].reason or "")
 
 
 def test_whether_it_is_restricted_is_unknown_where_nothing_tells(make_root: MakeRoot) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import platform
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from k3gate import documents, host
-from k3gate.host import text
+from k3gate.host import capture, text
 from k3gate.records import State
 
 MakeRoot = Any
 DMI = "sys/class/dmi/id"
+CLOCK = "sys/devices/system/clocksource/clocksource0/available_clocksource"
+FIRST_PID, FIRST_CGROUP = "pid:[4026531836]", "cgroup:[4026531835]"
 MACHINE_ID = "0123456789abcdef0123456789abcdef"
 
 
@@ -125,6 +128,9 @@ def test_firmware_placeholders_are_unknown(make_root: MakeRoot) -> None:
         ({f"{DMI}/sys_vendor": "Amazon EC2\n", f"{DMI}/product_name": "m6a.4xlarge\n"}, "KVM"),
         ({"sys/hypervisor/type": "xen\n"}, "Xen"),
         ({"proc/version": "Linux version 5.15.90.1-microsoft-standard-WSL2 (x) #1\n"}, "Hyper-V"),
+        ({f"{DMI}/sys_vendor": "Nutanix\n", f"{DMI}/product_name": "AHV\n"}, "Nutanix AHV"),
+        ({f"{CLOCK}": "tsc hyperv_clocksource_tsc_page acpi_pm\n"}, "Hyper-V"),
+        ({f"{CLOCK}": "kvm-clock tsc\n"}, "KVM"),
     ],
 )
 def test_virtual_machines(make_root: MakeRoot, files: dict[str, str], hypervisor: str) -> None:
@@ -138,6 +144,11 @@ def test_virtual_machines(make_root: MakeRoot, files: dict[str, str], hypervisor
     "files",
     [
         {f"{DMI}/sys_vendor": "Amazon EC2\n", f"{DMI}/product_name": "m6a.metal\n"},
+        {f"{DMI}/sys_vendor": "Alibaba Cloud ECS\n", f"{DMI}/product_name": "BareMetal.r7\n"},
+        {f"{DMI}/sys_vendor": "Nutanix\n", f"{DMI}/product_name": "NX-8155-G8\n"},
+        {"proc/version": "Linux version 6.8.0-45-generic (root@build.corp.microsoft.com) #1 SMP\n"},
+        {"proc/sys/kernel/osrelease": "6.8.0-45\n", "proc/version": "Linux version 6.8.0-45-microsoft (x)\n"},
+        {f"{CLOCK}": "tsc hpet acpi_pm\n"},
         {f"{DMI}/sys_vendor": "Microsoft Corporation\n", f"{DMI}/product_name": "Surface Laptop\n"},
         {},
     ],
@@ -145,6 +156,7 @@ def test_virtual_machines(make_root: MakeRoot, files: dict[str, str], hypervisor
 def test_real_machines(make_root: MakeRoot, files: dict[str, str]) -> None:
     machine = host.read(make_root(files)).machine
     assert (machine.virtual, machine.hypervisor) == (False, None)
+    assert machine.wsl is not True
 
 
 def test_a_hypervisor_without_a_name(make_root: MakeRoot) -> None:
@@ -171,7 +183,59 @@ def test_without_flags_and_firmware_virtual_is_unknown(make_root: MakeRoot) -> N
 def test_containers(make_root: MakeRoot, files: dict[str, str], container: str | None) -> None:
     inventory = host.read(make_root(files))
     assert inventory.machine.container == container
+    assert inventory.provenance["machine.container"].state is State.OK
     assert ("container" in {f.code for f in inventory.findings}) is (container is not None)
+
+
+def mounted(kind: str) -> str:
+    return f"22 1 0:20 / /proc rw - proc proc rw\n30 1 0:28 / / rw,relatime - {kind} x rw\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "spaces", "known", "word"),
+    [
+        ({"proc/1/cgroup": "0::/\n", "proc/self/mountinfo": mounted("overlay")}, {}, False, "overlay"),
+        ({"proc/1/cgroup": "0::/\n", "proc/self/mountinfo": mounted("ext4")}, {}, True, "no sign"),
+        ({"proc/1/cgroup": "0::/\n"}, {}, False, "nothing that rules one out"),
+        ({}, {}, False, "absent"),
+        ({}, {"pid": FIRST_PID, "cgroup": FIRST_CGROUP}, True, "own namespaces"),
+        (
+            {"proc/1/cgroup": "0::/\n", "proc/self/mountinfo": mounted("overlay")},
+            {"pid": FIRST_PID, "cgroup": FIRST_CGROUP},
+            True,
+            "own namespaces",
+        ),
+        ({"proc/1/cgroup": "0::/init.scope\n"}, {"pid": "pid:[4026532281]"}, False, "a pid namespace"),
+        ({"proc/1/cgroup": "0::/x\n"}, {"pid": FIRST_PID, "cgroup": "cgroup:[402]"}, False, "a cgroup"),
+    ],
+)
+def test_that_there_is_no_container_must_be_seen(
+    make_root: MakeRoot, files: dict[str, str], spaces: dict[str, str], known: bool, word: str
+) -> None:
+    root = make_root(files)
+    for kind, number in spaces.items():
+        link = root / f"proc/self/ns/{kind}"
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(number)
+    inventory = host.read(root)
+    assert inventory.machine.container is None
+    told = inventory.provenance["machine.container"]
+    assert (told.state is State.OK) is known
+    assert word in (told.reason or "")
+    assert f"container         {'none seen' if known else 'unknown'}" in text.page(inventory)
+
+
+def test_a_capture_knows_that_there_was_no_container(make_root: MakeRoot, tmp_path: Path) -> None:
+    root = make_root({"proc/self/status": "Cpus_allowed_list:\t0-7\n"})
+    (root / "proc/self/ns").mkdir()
+    (root / "proc/self/ns/pid").symlink_to(FIRST_PID)
+    target = tmp_path / "capture.tar.gz"
+    assert capture.write(target, root).differs == ()
+    told = host.read(target).provenance["machine.container"]
+    assert (told.state, told.reason) == (
+        State.OK,
+        "no sign of one; the process is in the machine's own namespaces",
+    )
 
 
 def test_settings_that_spoil_figures_are_findings(make_root: MakeRoot) -> None:

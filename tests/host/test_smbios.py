@@ -200,19 +200,37 @@ def test_strings_that_are_missing_blank_or_hostile() -> None:
     assert smbios.system(s) == smbios.System("Maker of boxes", None, None)
 
 
+def test_releases_and_the_mark_of_a_virtual_machine_in_type_0() -> None:
+    def bios(length: int, **at: int) -> smbios.Bios:
+        return smbios.bios(one(0, length, {int(k[1:], 16): ("B", v) for k, v in at.items()}))
+
+    assert bios(0x18, x13=0x1C).virtual_machine is True
+    assert bios(0x18, x13=0x0C).virtual_machine is False
+    assert bios(0x13).virtual_machine is None
+    unknown = bios(0x18, x14=0xFF, x15=0xFF, x16=0xFF, x17=0xFF)
+    assert (unknown.release, unknown.controller_release) == (None, None)
+    assert bios(0x16, x14=1).controller_release is None
+
+
 def test_machine_without_serial_numbers() -> None:
     """The strings of serial numbers, asset tags and the UUID never reach a record."""
     strings = [b"Maker", b"Box", b"1.0", b"SERIAL77"]
     table = raw(1, 0x1B, {4: ("B", 1), 5: ("B", 2), 6: ("B", 3), 7: ("B", 4)}, strings)
     table += raw(2, 0x0F, {4: ("B", 1), 5: ("B", 2), 6: ("B", 3), 7: ("B", 4), 8: ("B", 4)}, strings)
     table += raw(3, 0x15, {4: ("B", 1), 5: ("B", 0x97), 7: ("B", 4), 8: ("B", 4), 0x12: ("B", 2)}, strings)
-    table += raw(0, 0x18, {4: ("B", 1), 5: ("B", 2), 8: ("B", 3), 0x14: ("B", 5), 0x15: ("B", 14)}, strings)
+    numbers = {0x14: 5, 0x15: 14, 0x16: 2, 0x17: 8}
+    table += raw(
+        0,
+        0x18,
+        {4: ("B", 1), 5: ("B", 2), 8: ("B", 3), **{at: ("B", n) for at, n in numbers.items()}},
+        strings,
+    )
     read = smbios.structures(table + END)
     decoded = smbios.decode(read)
     assert decoded.system == smbios.System("Maker", "Box", "1.0")
     assert decoded.boards == (smbios.Board("Maker", "Box", "1.0"),)
     assert decoded.chassis == (smbios.Chassis("rack mount chassis", 2),)
-    assert decoded.bios == smbios.Bios("Maker", "Box", "1.0", "5.14")
+    assert decoded.bios == smbios.Bios("Maker", "Box", "1.0", "5.14", "2.8", virtual_machine=False)
     assert "77" not in repr(decoded) + repr(read)
 
 

@@ -428,6 +428,7 @@ def build_bare_metal(nodes: int = 4, run: str = "7f3k2m9q") -> Sheet:
             ),
         ),
         provenance={
+            "machine.container": Provenance(State.OK, "proc/1/cgroup", "no sign of one"),
             "cpu.model": Provenance(State.OK, "/proc/cpuinfo"),
             "memory.theoretical_bytes_per_s": Provenance(State.OK, "SMBIOS 17"),
             "sensors": Provenance(State.NOT_PERMITTED, None, "the IPMI device is readable by root only"),
@@ -535,6 +536,7 @@ def build_small_vm(run: str = "c2v8d4xa") -> Sheet:
         kernel=Kernel("6.1.0", "ro", "always", "madvise", False, 0, 0, 60, {}, (0.6, 0.4, 0.2), 4096),
         limits=Limits(2, 24 * GIB, usable_memory_bytes=23 * GIB, restricted=True),
         provenance={
+            "machine.container": Provenance(State.OK, "proc/1/cgroup", "no sign of one"),
             "cpu.model": Provenance(State.OK, "/proc/cpuinfo"),
             "memory.slots": Provenance(State.NOT_PERMITTED, None, "/sys/firmware/dmi/tables/DMI: root only"),
             "memory.theoretical_bytes_per_s": Provenance(

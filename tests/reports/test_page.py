@@ -79,7 +79,7 @@ def test_a_failed_residency_names_capacity_with_its_arithmetic(small_vm: Any, tr
     assert (
         "Capacity. The image needs 1,447.4 GB; this machine may use 24.7 GB, 1,422.7 GB too little." in seen
     )
-    assert "Virtual machine (kvm), limited to 24 GiB of memory" in seen
+    assert "Virtual machine (kvm), limited to 24.0 GiB of memory" in seen
     assert "The target wants 1,560.9 GB; this process may use 24.7 GB" in seen
 
 
