@@ -40,6 +40,14 @@ def _metric(
     return MetricDeclaration(name, unit, better, title, divides, exact)
 
 
+CORE_CLOCK = _metric(
+    "cpu.clock.achieved",
+    "Hz",
+    Better.NEITHER,
+    "Clock that the slowest core achieves right after a load",
+    "dependent multiplications of 3 cycles each, times 3, divided by the wall time they take; the least of the "
+    "cores, within a millisecond after the timed regions",
+)
 MEMORY_READ = _metric(
     "memory.bandwidth.read",
     "B/s",

@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from k3gate import metrics, topology
 from k3gate.model import k3
 from k3gate.probes import experts, pools, sharing
 from k3gate.probing.contract import Context, SampleToken
+from k3gate.probing.settling import steady_from
 from k3gate.records import Case, Inventory, Labels, Metric, MetricDeclaration, Proof, Scalar
 from k3gate.units import quantity
 
@@ -26,8 +27,10 @@ LEAST_SAMPLES = 3
 T = TypeVar("T")
 
 
-def measure(case: Case, context: Context) -> Metric:
-    """`parameters`: kernel, isa (None: the best), layout, pools, of each pool the CPUs that walk it (readers),
+def measure(case: Case, context: Context) -> Iterator[Metric]:
+    """The rate of a case, and where one core or all are at work, the clock that they achieve.
+
+    `parameters`: kernel, isa (None: the best), layout, pools, of each pool the CPUs that walk it (readers),
     how many arrays the kernel makes of it, and the bytes of the level-2 caches in play below the last level."""
     parameters = case.parameters
     kernel = str(parameters["kernel"])
@@ -40,7 +43,9 @@ def measure(case: Case, context: Context) -> Metric:
     before = pools.placement(filled)
     watch = pools.PinWatch(team)
     words = _words(context, team, traffic, parts)
-    samples = whole_passes(context, team, traffic, parts, watch, words)
+    taken = whole_passes(context, team, traffic, parts, watch, words)
+    clocks = team.clocks()
+    samples, settling = _steady(taken)
     stored = _booked(context, words.proof)
     after = pools.placement(filled)
     size, size_proof = pools.page_size(filled)
@@ -72,7 +77,25 @@ def measure(case: Case, context: Context) -> Metric:
         *ceiling(sorted(one.value for one in samples)[len(samples) // 2], context.inventory, labels),
     ]
     state, reason = sharing.state_of(proofs)
-    return context.metric(_declaration(parameters), samples, labels, proofs, state, reason)
+    reason = "; ".join(filter(None, (reason, settling))) or None
+    yield context.metric(_declaration(parameters), samples, labels, proofs, state, reason)
+    if case.name.startswith(("read.core.", "read.machine")) and min(clocks, default=0.0) > 0:
+        # Not a label of the rate: it differs from round to round.
+        own = {key: value for key, value in case.labels.items() if key in _OF_CLOCK}
+        yield context.metric(metrics.CORE_CLOCK, [context.sample(min(clocks), 0.0)], {**own, "isa": isa})
+
+
+_OF_CLOCK = ("scope", "cpu_node", "threads")
+
+
+def _steady(taken: Sequence[SampleToken]) -> tuple[Sequence[SampleToken], str | None]:
+    """The samples of the steady part of a round, and what was left out before it, in words."""
+    seconds = [one.timed_seconds or 0.0 for one in taken]
+    start = steady_from([one.value for one in taken], seconds)
+    if not start:
+        return taken, None
+    left_out = f"{sum(seconds[:start]):.1f} s at the start of a round, before the rate settled, are left out"
+    return taken[start:], left_out
 
 
 def _declaration(parameters: Mapping[str, Any]) -> MetricDeclaration:

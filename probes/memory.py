@@ -45,6 +45,7 @@ class MemoryProbe:
     title = "Memory: bandwidth and latency by node, and whether the image fits"
     metrics: Sequence[MetricDeclaration] = (
         metrics.MEMORY_READ,
+        metrics.CORE_CLOCK,
         metrics.EXPERT_READ,
         metrics.MEMORY_WRITE,
         metrics.MEMORY_COPY,
@@ -82,4 +83,4 @@ class MemoryProbe:
         elif case.parameters["kernel"] == "chase":
             yield from latency.measure(case, context)
         else:
-            yield bandwidth.measure(case, context)
+            yield from bandwidth.measure(case, context)

@@ -12,7 +12,7 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 FIELD_CASES = {
-    *("BW-01", "BW-02", "BW-03", "BW-04", "BW-06", "BW-07", "BW-09", "BW-11"),
+    *("BW-01", "BW-02", "BW-03", "BW-04", "BW-06", "BW-07", "BW-08", "BW-09", "BW-11"),
     *("STO-01", "STO-02", "STO-03", "STO-05", "STO-07", "STO-08", "STO-09", "STO-11"),
     *("REP-01", "REP-03"),
     *("TOP-01", "TOP-03", "TOP-05", "TOP-06", "TOP-07", "TOP-08", "TOP-09", "TOP-11", "TOP-12", "TOP-14"),

@@ -275,6 +275,8 @@ NB_MODULE(_native, m) {
            "Runs a kernel over all parts, `passes` times. A kernel that stores overwrites the pattern.")
       .def("build_cycle", &team_build_cycle, "thread"_a, "part"_a, "window_bytes"_a = 0,
            "Links a part into one random cycle of blocks, by the part's seed; 0: one window over all of it.")
+      .def("clocks", &Team::clocks, nb::call_guard<nb::gil_scoped_release>(),
+           "Hertz that each thread's core achieves right after the work before; 0 where it is not known.")
       .def("chase", &team_chase, "thread"_a, "part"_a, "steps"_a, "start"_a = 0,
            "One thread follows the cycle of this part, from `start` bytes into it.")
       .def("chase_loaded", &team_chase_loaded, "thread"_a, "part"_a, "steps"_a, "start"_a, "kernel"_a,

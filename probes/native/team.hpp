@@ -74,6 +74,10 @@ class Team {
   // that were spoilt before the region are wrong after it.
   Region run(const Kernel& kernel, const std::vector<std::vector<Part>>& parts, std::uint64_t passes);
 
+  // The clock that each thread's core achieves right after the work before, in hertz; 0 where it is not
+  // known.
+  std::vector<double> clocks();
+
   // Thread `index` faults the part in and links it into a cycle (see chase.hpp), by the part's seed.
   Region build_cycle(std::size_t index, const Part& part, std::size_t window_bytes);
   // Thread `index` follows a cycle that was built over this very part, from `start` bytes into it.

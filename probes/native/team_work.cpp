@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "chase.hpp"
+#include "clock.hpp"
 #include "scatter.hpp"
 #include "team.hpp"
 
@@ -234,6 +235,12 @@ Region Team::build_cycle(std::size_t index, const Part& part, std::size_t window
   });
   if (region.threads[index].error == 0) part.pool->remember_cycle(part.offset, part.bytes);
   return region;
+}
+
+std::vector<double> Team::clocks() {
+  std::vector<double> found(cpus_.size());
+  execute([&](std::size_t mine, ThreadReport&) { found[mine] = achieved_clock(); });
+  return found;
 }
 
 Chase Team::chase(std::size_t index, const Part& part, std::uint64_t steps, std::size_t start) {

@@ -168,6 +168,17 @@ void check_chase() {
   expect(refused, "a cycle that was overwritten is not followed");
 }
 
+void check_clock() {
+  Team team(allowed_cpus());
+  const std::vector<double> clocks = team.clocks();
+  expect(clocks.size() == team.cpus().size(), "a clock for each thread");
+#if defined(__x86_64__)
+  for (double clock : clocks) expect(clock > 1e6 && clock < 2e10, "a clock that a core can have");
+#else
+  for (double clock : clocks) expect(clock == 0, "no clock where no cycles are known");
+#endif
+}
+
 void check_scatter() {
   for (std::size_t blocks : {2UL, 3UL, 5UL, 64UL, 65UL, 1000UL, 4096UL}) {
     for (std::uint64_t seed : {0UL, 7UL, ~0UL}) {
@@ -213,6 +224,7 @@ int main() {
   check_team();
   check_stores();
   check_chase();
+  check_clock();
   check_scatter();
   check_refused_cpu();
   if (failures == 0) std::printf("ok %s\n", name_of(supported_isas().front()).data());

@@ -37,7 +37,7 @@ class FakeContext:
 
     def sample(self, value: float, timed_seconds: float) -> SampleToken:
         self.timed.append(timed_seconds)
-        return SampleToken(value, time.monotonic())
+        return SampleToken(value, time.monotonic(), timed_seconds or None)
 
     def metric(self, declaration, samples, labels, proofs=(), state=State.OK, reason=None) -> Metric:
         taken = tuple(Sample(one.value, self.round, os.getpid(), one.start_s) for one in samples)
@@ -106,11 +106,16 @@ class FakeTeam:
         cpus: Sequence[int],
         seconds: Sequence[float] = (0.1,),
         bend: Callable[[str, int, list[FakeThread]], None] | None = None,
+        hertz: Sequence[float] = (),
     ) -> None:
+        self.hertz = list(hertz)
         self.cpus = list(cpus)
         self.calls: list[tuple[str, int]] = []
         self._seconds = list(seconds)
         self._bend = bend
+
+    def clocks(self) -> list[float]:
+        return self.hertz
 
     def affinities(self) -> list[list[int]]:
         return [[cpu] for cpu in self.cpus]

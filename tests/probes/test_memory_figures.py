@@ -60,6 +60,35 @@ def test_bw_01_pools_are_private_memory_that_the_threads_bound_to_the_node_touch
             assert spec["bind"] == node.id and set(spec["touch"]) <= set(node.cpus), case.name
 
 
+@pytest.mark.case("BW-08")
+def test_bw_08_seconds_before_the_clock_has_settled_are_no_part_of_a_rate(fake) -> None:
+    """Thirty seconds of regions of one second, whose rate falls by 15 % after three."""
+    falling = (1.0, *[1.0] * 3, *[1 / 0.85] * 40)
+    [metric], _ = fake("read.node0.node0", FakeTeam([0, 1], falling), seconds=30.0)
+    assert {round(sample.value / SIZE, 6) for sample in metric.samples} == {2 * 0.85}
+    assert len(metric.samples) > 10
+    assert "3.0 s at the start of a round, before the rate settled, are left out" in (metric.reason or "")
+    assert metric.state is State.OK
+
+
+@pytest.mark.case("BW-08")
+@pytest.mark.parametrize("name", ["read.core.node0", "read.machine"])
+def test_bw_08_the_clock_that_the_slowest_core_achieved_is_stored_where_it_is_known(fake, name: str) -> None:
+    metrics, _ = fake(name, FakeTeam([0, 1], hertz=(3.1e9, 2.7e9)))
+    assert [metric.name for metric in metrics] == ["memory.bandwidth.read", "cpu.clock.achieved"]
+    assert [sample.value for sample in metrics[1].samples] == [2.7e9]
+    for unknown in ((), (0.0, 0.0)):
+        metrics, _ = fake(name, FakeTeam([0, 1], hertz=unknown))
+        assert [metric.name for metric in metrics] == ["memory.bandwidth.read"]
+
+
+def test_the_clock_of_this_machine_is_one_that_a_core_can_have() -> None:
+    cpus = _native.allowed_cpus()
+    clocks = _native.Team(cpus).clocks()
+    assert len(clocks) == len(cpus)
+    assert all(clock == 0 or 1e8 < clock < 1e10 for clock in clocks)
+
+
 @pytest.mark.parametrize("wrong", [0, 1])
 def test_pages_that_moved_before_or_during_the_timed_regions_fail_the_figure(fake, wrong: int) -> None:
     """The placement is asked twice: before the timed regions, and after them."""
