@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from k3gate.harness.stored import now
@@ -24,7 +25,7 @@ _OF_IDENTITY = frozenset({"not_identified", "config_contradicted"})
 
 def read(place: str) -> Inspection:
     """The checkpoint at `place`; `UsageError` where there is none."""
-    return inspect(files.find(place))
+    return inspect(files.find(place), len(os.sched_getaffinity(0)))
 
 
 def keep(store: Store, found: Inspection, run: str | None) -> list[Evidence]:

@@ -162,12 +162,34 @@ class Tally:
                 self._matrices.setdefault(layer, {})[matrix] = shape
             if expert is None and layer is not None and part == names.EXPERTS and shape:
                 self._fused[layer] = max(self._fused.get(layer, 0), shape[0])
-        # Scales lie beside their matrices, as a rule: what is left over may have its other half in another file.
+        self._match()
+
+    def _match(self) -> None:
+        """Pair matrices and scales. They lie side by side, as a rule: what is left may have its half elsewhere."""
+        stored, scales = self._stored, self._scales
         for owner in stored.keys() & scales.keys():
             kind, tensor = stored.pop(owner)
             scale = scales.pop(owner)
             suffix = scale.name[len(owner) :].lstrip("._")
             self._scaled[_Scaled(kind, tensor.elements, suffix, scale.dtype, scale.elements)] += 1
+
+    def merge(self, other: Tally) -> None:
+        """Add what another one counted, of other files of the checkpoint."""
+        for kind, counted in other._counts.items():
+            mine = self._counts.setdefault(kind, [0, 0, 0])
+            for at, number in enumerate(counted):
+                mine[at] += number
+        for layer, experts in other._experts.items():
+            self._experts.setdefault(layer, set()).update(experts)
+        for layer, number in other._fused.items():
+            self._fused[layer] = max(self._fused.get(layer, 0), number)
+        for layer, matrices in other._matrices.items():
+            self._matrices.setdefault(layer, {}).update(matrices)
+        self._stored |= other._stored
+        self._scales |= other._scales
+        self._scaled += other._scaled
+        self._layers |= other._layers
+        self._match()
 
     def _first(self, layer: int | None, place: names.Place, dtype: str) -> tuple[_Kind, list[int], set[int]]:
         """Where tensors of this place and type are counted, and the experts of the layer."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from k3gate.documents import digest as hashed
 from k3gate.documents import printable
@@ -18,7 +18,7 @@ from k3gate.model.checkpoint import architecture, config, gguf, names, quantizat
 from k3gate.model.checkpoint.architecture import Architecture
 from k3gate.model.checkpoint.content import CACHE_BYTES, EMBEDDING, FP8, VISION, Content, Tally
 from k3gate.model.checkpoint.files import FileSet, Part
-from k3gate.model.checkpoint.tensors import Header, Problem, open_file, shown
+from k3gate.model.checkpoint.tensors import Header, Problem, Tensor, open_file, shown
 from k3gate.records import Finding, Severity
 from k3gate.units import count, gib
 
@@ -69,18 +69,45 @@ class Inspection:
         return any(finding.severity is Severity.HIGH for finding in self.findings)
 
 
-def inspect(found: FileSet, progress: Callable[[int, int], None] | None = None) -> Inspection:
-    """Read all headers of a checkpoint. `progress`: called with the files read and all files.
-
-    Damage becomes findings. `OSError` only where a file that was there cannot be read any more.
-    """
+def inspect(found: FileSet, processes: int = 1) -> Inspection:
+    """Read all headers of a checkpoint, many files by so many processes. Damage becomes findings."""
     gathered = _Gathered(found)
     parts = [part for part in found.parts if part.size is not None]
-    for number, part in enumerate(parts):
-        gathered.take(part)
-        if progress is not None:
-            progress(number + 1, len(parts))
+    if found.index is not None and processes > 1 and len(parts) >= _MANY_FILES:
+        _in_parallel(gathered, parts, processes)
+    else:
+        for part in parts:
+            gathered.take(part)
     return gathered.inspection()
+
+
+_MANY_FILES = 8
+_BATCH = 4
+_shared: list[_Gathered] = []
+"""What forked processes begin with: an index of half a million names is not sent through a pipe."""
+
+
+def _in_parallel(whole: _Gathered, parts: list[Part], processes: int) -> None:
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    batches = [parts[start : start + _BATCH] for start in range(0, len(parts), _BATCH)]
+    _shared.append(whole)
+    try:
+        with ProcessPoolExecutor(processes, multiprocessing.get_context("fork")) as pool:
+            for some in pool.map(_batch, batches):
+                whole.merge(some)
+    finally:
+        _shared.clear()
+
+
+def _batch(parts: list[Part]) -> _Gathered:
+    """A few files, read in a process of its own; what it began with is not sent back."""
+    own = _shared[0].begun()
+    for part in parts:
+        own.take(part)
+    own.wanted = {}
+    return own
 
 
 class _Gathered:
@@ -97,45 +124,60 @@ class _Gathered:
         self.lost: dict[str, list[str]] = {}
         self.unlisted: dict[str, list[str]] = {}
         self.unlisted_bytes = 0
-        self.unread: list[str] = []
         self.wanted: dict[str, set[str]] = {}
         if found.index is not None:
             for name, file in found.index.file_of.items():
                 self.wanted.setdefault(file, set()).add(name)
+
+    def begun(self) -> _Gathered:
+        """One that has read nothing, for some files of the same set."""
+        bare = evolve(self.found, index=None, config=None, problems=())
+        other = _Gathered(bare)
+        other.wanted = self.wanted
+        return other
+
+    def merge(self, other: _Gathered) -> None:
+        """Add what another process read of other files."""
+        self.tally.merge(other.tally)
+        self.problems += other.problems
+        self.identity += other.identity
+        for module, quantized in other.modules.items():
+            self.modules[module] = self.modules.get(module, False) or quantized
+        self.lost |= other.lost
+        self.unlisted |= other.unlisted
+        self.unlisted_bytes += other.unlisted_bytes
 
     def take(self, part: Part) -> None:
         try:
             with open_file(part.path) as source:
                 header = _READERS[self.found.format](source)
         except OSError as error:
-            self.unread.append(part.name)
             text = f"it cannot be read: {(error.strerror or str(error)).lower()}"
             self.problems.append(Problem("unreadable", Severity.HIGH, part.name, text))
             return
         self.problems += header.problems
         self.identity.append((part.name, header.size, header.digest))
-        self.tally.add(self._once(header))
         self._modules(header)
+        if self.wanted:
+            self.tally.add(self._against_index(header, part.name))
+        else:
+            self.tally.add(self._once(header))
         if self.found.format == "gguf":
             self._split(part, header)
-        elif self.found.index is not None:
-            self._against_index(header, part.name)
 
-    def _once(self, header: Header) -> Iterable[Any]:
+    def _once(self, header: Header) -> Iterator[Tensor]:
         """The tensors of the file but those that another file has too."""
         for tensor in header.tensors:
             other = self.file_of.setdefault(tensor.name, header.file)
             if other is not header.file:
-                self.problems.append(
-                    Problem(
-                        "duplicate",
-                        Severity.HIGH,
-                        header.file,
-                        f"tensor {shown(tensor.name)} is in {other} as well",
-                    )
-                )
+                self._twice(header.file, tensor.name, other)
             else:
                 yield tensor
+
+    def _twice(self, file: str, name: str, other: str) -> None:
+        self.problems.append(
+            Problem("duplicate", Severity.HIGH, file, f"tensor {shown(name)} is in {other} as well")
+        )
 
     def _modules(self, header: Header) -> None:
         """Modules with a weight, of the experts of a layer the first alone."""
@@ -153,16 +195,20 @@ class _Gathered:
             elif place.holds == names.WEIGHT:
                 self.modules.setdefault(module, False)
 
-    def _against_index(self, header: Header, name: str) -> None:
+    def _against_index(self, header: Header, name: str) -> Iterable[Tensor]:
+        """Holds the file against the index; gives its tensors but those that the index looks for elsewhere."""
         wanted = self.wanted.get(name, set())
         there = {tensor.name for tensor in header.tensors}
         lost = wanted - there
         if lost:
             self.lost[name] = sorted(lost)
         more = there - wanted
-        if more:
-            self.unlisted[name] = sorted(more)
-            self.unlisted_bytes += sum(tensor.bytes for tensor in header.tensors if tensor.name in more)
+        if not more:
+            return header.tensors
+        self.unlisted[name] = sorted(more)
+        self.unlisted_bytes += sum(tensor.bytes for tensor in header.tensors if tensor.name in more)
+        elsewhere = {one for one in more if any(one in names for names in self.wanted.values())}
+        return [tensor for tensor in header.tensors if tensor.name not in elsewhere]
 
     def _split(self, part: Part, header: Header) -> None:
         """A part of a split GGUF: what it says of its place in the set."""
@@ -186,6 +232,7 @@ class _Gathered:
 
     def inspection(self) -> Inspection:
         found = self.found
+        self._duplicates()
         stated = _stated(found, self.metadata)
         content = self.tally.content(config.code_bits(stated.quantization if stated else None))
         kind = architecture.identify(stated, content)
@@ -232,8 +279,23 @@ class _Gathered:
         yield from _of_files(self.found, content)
         yield from _of_problems(self.problems)
         yield from self._of_index(content)
-        yield from quantization.findings(stated, content, self.modules, self.file_of)
+        yield from quantization.findings(stated, content, self.modules, self._names())
         yield from _of_identity(stated, content, kind)
+
+    def _names(self) -> Container[str]:
+        """The names of all tensors."""
+        return self.found.index.file_of if self.found.index is not None else self.file_of
+
+    def _duplicates(self) -> None:
+        """Tensors that a file has though the index looks for them, and finds them, in another one."""
+        if self.found.index is None:
+            return
+        gone = {part.name for part in self.found.parts if part.size is None}
+        for file, more in self.unlisted.items():
+            for name in more:
+                other = self.found.index.file_of.get(name)
+                if other is not None and other not in gone and name not in self.lost.get(other, ()):
+                    self._twice(file, name, other)
 
     def _of_index(self, content: Content) -> Iterator[Finding]:
         if self.lost:

@@ -84,6 +84,7 @@ def test_kimi_k3_is_counted_to_the_byte(whole: Path) -> None:
     found = inspect(files.find(whole))
     assert found.findings == ()
     told = document(found)
+    assert document(inspect(files.find(whole), processes=2)) == told
     assert told["architecture"] == "kimi-k3"
     assert (told["tensors"], told["bytes"]["tensors"]) == (497_220, 1_560_860_324_864)
     assert told["parameters"] == {"total": 2_779_931_837_184, "active": 104_189_614_848}
@@ -215,6 +216,22 @@ def test_ckp_04_one_name_in_two_shards_is_reported_with_both(checkpoint: Any) ->
     duplicate = finding(found, "duplicate")
     assert A in duplicate.observed and B in duplicate.observed
     assert found.content.bytes == 64
+
+
+@pytest.mark.case("CKP-04")
+@pytest.mark.parametrize("processes", [1, 2])
+def test_ckp_04_a_tensor_that_the_index_finds_elsewhere_is_counted_once(
+    checkpoint: Any, processes: int
+) -> None:
+    shards: dict[str, Any] = {
+        f"model-{n:05d}-of-00009.safetensors": {f"t{n}": ("U8", (4,))} for n in range(1, 10)
+    }
+    folder = checkpoint(shards)
+    more = {"t9": ("U8", (4,)), "t1": ("U8", (4,))}
+    (folder / "model-00009-of-00009.safetensors").write_bytes(safetensors_bytes(more))
+    found = inspect(files.find(folder), processes)
+    assert found.content.bytes == 36
+    assert "'t1' is in model-00001-of-00009.safetensors as well" in finding(found, "duplicate").observed
 
 
 @pytest.mark.case("CKP-23")
