@@ -60,6 +60,7 @@ format: $(VENV)/.developing
 bench: $(VENV)/.developing
 	$(BIN)/python benchmarks/read_bandwidth.py
 	$(BIN)/python benchmarks/store_bandwidth.py
+	$(BIN)/python benchmarks/expert_reads.py
 	$(BIN)/python benchmarks/latency.py
 	$(BIN)/python benchmarks/loaded_bandwidth.py
 	$(BIN)/python benchmarks/physics.py
