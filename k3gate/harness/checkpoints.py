@@ -41,7 +41,8 @@ def keep(store: Store, found: Inspection, run: str | None) -> list[Evidence]:
 
 
 def evidence(found: Inspection, gathered: str) -> list[Evidence]:
-    """What an inspection says of step 1 and of the layout that step 3 asks for."""
+    """What an inspection says: of a released checkpoint for step 1, of a GGUF file, which is a conversion, for
+    step 3. One digest is one subject, of one kind."""
 
     def about(check: str, kind: str, verdict: Verdict, detail: str, **data: str) -> Evidence:
         return Evidence(check, found.digest, kind, verdict, detail, gathered, data)
@@ -58,15 +59,16 @@ def evidence(found: Inspection, gathered: str) -> list[Evidence]:
     )
     other = [titles[code] for code in sorted(_OF_IDENTITY & titles.keys())]
     identified = found.architecture.name == KIMI_K3 and not other
-    why = found.architecture.because + (f"; {'; '.join(other)}" if other else "")
+    name = f"{found.architecture.name}: {found.architecture.because}" + "".join(f"; {one}" for one in other)
+    if found.format == "gguf":
+        wrong = [*damage, *layout, *([] if identified else [name])]
+        detail = (
+            f"{'; '.join(wrong)}." if wrong else f"{name}; {told}, in the layout of llama.cpp's main branch."
+        )
+        return [about("quantization.layout", "converted", Verdict.FAIL if wrong else Verdict.PASS, detail)]
     licence = next(iter(found.licences), None)
     return [
-        about(
-            "checkpoint.identity",
-            "checkpoint",
-            Verdict.PASS if identified else Verdict.FAIL,
-            f"{found.architecture.name}: {why}.",
-        ),
+        about("checkpoint.identity", "checkpoint", Verdict.PASS if identified else Verdict.FAIL, f"{name}."),
         about(
             "checkpoint.complete",
             "checkpoint",
@@ -81,11 +83,5 @@ def evidence(found: Inspection, gathered: str) -> list[Evidence]:
             if licence
             else "No licence file lies beside the weights.",
             **({"sha256": licence[1]} if licence else {}),
-        ),
-        about(
-            "quantization.layout",
-            "converted",
-            Verdict.FAIL if layout else Verdict.PASS,
-            f"{'; '.join(layout)}." if layout else "Codes, scales and what is said of them agree.",
         ),
     ]

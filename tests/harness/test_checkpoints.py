@@ -11,6 +11,7 @@ from k3gate.harness import checkpoints
 from k3gate.model.checkpoint.architecture import Architecture
 from k3gate.records import Verdict
 from tests.model.checkpoint.conftest import safetensors_bytes
+from tests.model.checkpoint.test_other_models import MAIN, write_gguf
 
 
 def made(tmp_path: Path) -> Path:
@@ -31,7 +32,6 @@ def test_another_model_fails_the_identity_alone(tmp_path: Path) -> None:
         "checkpoint.identity": Verdict.FAIL,
         "checkpoint.complete": Verdict.PASS,
         "checkpoint.licence": Verdict.PASS,
-        "quantization.layout": Verdict.PASS,
     }
     gathered = checkpoints.evidence(found, "now")
     assert {one.subject for one in gathered} == {found.digest}
@@ -48,3 +48,13 @@ def test_damage_fails_completeness_and_a_missing_licence_is_unproven(tmp_path: P
     found = checkpoints.read(str(tmp_path))
     assert verdicts(found)["checkpoint.complete"] is Verdict.FAIL
     assert verdicts(found)["checkpoint.licence"] is Verdict.UNPROVEN
+
+
+def test_a_gguf_file_is_a_conversion(tmp_path: Path) -> None:
+    path = tmp_path / "kimi-k3.gguf"
+    write_gguf(path, keys=MAIN)
+    (one,) = checkpoints.evidence(checkpoints.read(str(path)), "now")
+    assert (one.check, one.subject_kind, one.verdict) == ("quantization.layout", "converted", Verdict.PASS)
+    write_gguf(path, keys=MAIN[:2])
+    (one,) = checkpoints.evidence(checkpoints.read(str(path)), "now")
+    assert one.verdict is Verdict.FAIL and "main branch cannot load" in one.detail
