@@ -16,6 +16,10 @@ from k3gate.cli.output import check_output, write_output
 @click.option(
     "--batch", type=click.IntRange(1, 100_000), default=1, show_default=True, help="Sequences at once."
 )
+@click.option("--checksums", is_flag=True, help="Read all of every file and hold its SHA-256 against a list.")
+@click.option(
+    "--manifest", type=place, metavar="FILE", help="The list; default: SHA256SUMS beside the weights."
+)
 @click.option("--run", "run", type=word, metavar="RUN", help="The stored run that is about this checkpoint.")
 @click.option("--no-store", is_flag=True, help="Keep nothing of it in the store.")
 @click.option("-o", "--output", metavar="FILE", help="Write to a file instead of stdout.")
@@ -25,6 +29,8 @@ def command(
     path: str,
     context: int,
     batch: int,
+    checksums: bool,
+    manifest: str | None,
     run: str | None,
     no_store: bool,
     output: str | None,
@@ -35,11 +41,16 @@ def command(
     Hub's cache. No weight is loaded.
 
     What it proves is kept in the store by the checkpoint's digest, for the gate. Exit code: 0 whole, 1 damaged,
-    2 no checkpoint.
+    2 no checkpoint; with --checksums 3 where there is nothing to hold the files against.
     """
+    from contextlib import nullcontext
+
+    from k3gate.cli.options import exit_code
+    from k3gate.cli.pace import shown
     from k3gate.documents import pretty
     from k3gate.errors import EXIT_FAIL, EXIT_OK, UsageError
     from k3gate.harness import checkpoints
+    from k3gate.model.checkpoint import checksums as sums
     from k3gate.model.checkpoint import inspection, text
     from k3gate.store import open_store
 
@@ -50,15 +61,33 @@ def command(
         )
     if run is not None and no_store:
         raise UsageError("--run joins a stored run and --no-store keeps nothing: give one of them")
-    found = checkpoints.read(path)
-    if not no_store:
-        with open_store(store_location) as store:
+    if manifest is not None and not checksums:
+        raise UsageError("--manifest is held against the files only with --checksums: add it")
+    files, found = checkpoints.read(path)
+    wanted = sums.manifest(files, manifest) if checksums else None
+    compared = verdict = None
+    with nullcontext() if no_store else open_store(store_location) as store:
+        if store is not None:
             checkpoints.keep(store, found, run)
+        if checksums:
+            with shown() as progress:
+                taken = checkpoints.sum_files(store, files, found.digest, progress)
+            compared = sums.compare(taken, wanted)
+            verdict, sentence = checkpoints.judge_checksums(files, compared)
+            if store is not None:
+                store.add_evidence(checkpoints.checksum_evidence(files, found.digest, compared))
     document = inspection.document(found)
+    page = text.page(found, context, batch)
+    document["checksums"] = None
+    if compared is not None:
+        document["checksums"] = {**sums.document(taken, compared), "verdict": verdict, "reason": sentence}
+        page += f"\nChecksums\n---------\n{verdict}: {sentence}\n"
     if output is not None:
-        write_output(output, pretty(document) if as_json else text.page(found, context, batch))
+        write_output(output, pretty(document) if as_json else page)
     elif as_json:
         print_json(document)
     else:
-        click.echo(text.page(found, context, batch), nl=False)
-    return EXIT_FAIL if found.damaged else EXIT_OK
+        click.echo(page, nl=False)
+    if found.damaged:
+        return EXIT_FAIL
+    return EXIT_OK if verdict is None else exit_code(verdict)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from k3gate.harness.stored import now
-from k3gate.model.checkpoint import files
+from k3gate.model.checkpoint import checksums, files
 from k3gate.model.checkpoint.architecture import KIMI_K3
+from k3gate.model.checkpoint.checksums import Comparison, Sum
+from k3gate.model.checkpoint.files import FileSet
 from k3gate.model.checkpoint.inspection import Inspection, inspect
 from k3gate.records import Evidence, Severity, Verdict
+from k3gate.units import count
 
 if TYPE_CHECKING:
     from k3gate.store import Store
@@ -20,12 +25,80 @@ _OF_LAYOUT = frozenset(
         *("ignore_contradicted", "gguf_dialect", "unknown_type"),
     }
 )
+_OF_ALL = "checkpoint.checksums"
+_OF_A_FILE = "checkpoint.file"
+"""Digests of single files: no check's, kept so that a pass that was interrupted goes on."""
 _OF_IDENTITY = frozenset({"not_identified", "config_contradicted"})
 
 
-def read(place: str) -> Inspection:
-    """The checkpoint at `place`; `UsageError` where there is none."""
-    return inspect(files.find(place), len(os.sched_getaffinity(0)))
+def read(place: str) -> tuple[FileSet, Inspection]:
+    """The checkpoint at `place`, its files and what they are; `UsageError` where there is none."""
+    found = files.find(place)
+    return found, inspect(found, len(os.sched_getaffinity(0)))
+
+
+def sum_files(
+    store: Store | None,
+    found: FileSet,
+    digest: str,
+    progress: Callable[[checksums.Pace], None],
+) -> list[Sum]:
+    """The digests of all files that are there. Each is kept in the store as it is done: a pass that was interrupted
+    goes on, with those files whose size and time of change are as they were. A new pass reads all."""
+    earlier = [] if store is None else _unfinished(store, digest)
+    parts = [part for part in found.parts if part.size is not None]
+    done = checksums.known(parts, earlier)
+    rest = [part for part in parts if part.name not in done]
+    pace = checksums.Pace(sum(part.size or 0 for part in rest))
+    lock = threading.Lock()
+
+    def add(size: int) -> None:
+        with lock:
+            pace.add(size)
+            progress(pace)
+
+    sums = list(done.values())
+    for one in checksums.hash_files(rest, len(os.sched_getaffinity(0)), add):
+        sums.append(one)
+        if store is not None:
+            data = {"name": one.name, "size": one.size, "changed_ns": one.changed_ns, "sha256": one.sha256}
+            store.add_evidence(
+                Evidence(_OF_A_FILE, digest, _kind(found), Verdict.UNPROVEN, one.name, now(), data)
+            )
+    return sorted(sums, key=lambda one: one.name)
+
+
+def _kind(found: FileSet) -> str:
+    return "converted" if found.format == "gguf" else "checkpoint"
+
+
+def _unfinished(store: Store, digest: str) -> list[Sum]:
+    """The digests of files since the last pass that came to its end."""
+    ended = max((one.gathered for one in store.evidence_on(digest, _OF_ALL)), default="")
+    return [Sum(**one.data) for one in store.evidence_on(digest, _OF_A_FILE) if one.gathered > ended]
+
+
+def checksum_evidence(found: FileSet, digest: str, compared: Comparison) -> Evidence:
+    """What the comparison of the digests says of step 1; every file must be there and be named."""
+    verdict, detail = judge_checksums(found, compared)
+    return Evidence(_OF_ALL, digest, _kind(found), verdict, detail, now())
+
+
+def judge_checksums(found: FileSet, compared: Comparison) -> tuple[Verdict, str]:
+    """Whether the files are those of a list, in a sentence."""
+    missing = sum(part.size is None for part in found.parts)
+    if compared.differ:
+        few = ", ".join(compared.differ[:5]) + (" ..." if len(compared.differ) > 5 else "")
+        return Verdict.FAIL, f"{count(len(compared.differ), 'file')} not as in {compared.source}: {few}."
+    if compared.source is None:
+        return Verdict.UNPROVEN, "There is no list of checksums to hold the files against."
+    if missing or compared.unnamed:
+        return (
+            Verdict.UNPROVEN,
+            f"{count(len(compared.same), 'file')} as in {compared.source}; {missing} missing, and "
+            f"{len(compared.unnamed)} that it does not name.",
+        )
+    return Verdict.PASS, f"{count(len(compared.same), 'file')}, all as in {compared.source}."
 
 
 def keep(store: Store, found: Inspection, run: str | None) -> list[Evidence]:

@@ -152,6 +152,10 @@ class Store:
         """Add a fact about a subject; it joins every run that is about the subject."""
         self._database.write(lambda at: judgements.add_evidence(at, evidence))
 
+    def evidence_on(self, subject: str, check: str) -> tuple[Evidence, ...]:
+        """What was gathered on a subject for one check, oldest first."""
+        return self._read(lambda at: judgements.read_evidence_on(at, subject, check))
+
     def add_subject(self, run_id: str, subject: str, kind: str) -> None:
         """Say that a run is about a subject, by digest."""
         self._database.write(lambda at: judgements.add_subject(at, run_id, subject, kind))

@@ -253,6 +253,20 @@ def _add_subject(at: Statements, subject: str, kind: str) -> None:
         insert(at, "subject", digest=subject, kind=text(kind))
 
 
+def read_evidence_on(at: Statements, subject: str, check: str) -> tuple[Evidence, ...]:
+    """What was gathered on a subject for one check, oldest first, whatever run it joins."""
+    return tuple(
+        Evidence(row[0], row[1], row[2], Verdict(row[3]), row[4], row[5], json.loads(row[6]))
+        for row in at.rows(
+            "SELECT check_id, subject, kind, verdict, detail, gathered, data FROM evidence "
+            "JOIN subject ON subject.digest = evidence.subject WHERE subject = :subject AND check_id = :check_id "
+            "ORDER BY evidence.id",
+            subject=subject,
+            check_id=check,
+        )
+    )
+
+
 def read_evidence(at: Statements, run_id: str, fingerprint: str | None) -> tuple[Evidence, ...]:
     """What is known of the run's subjects and of its machine, oldest first."""
     return tuple(

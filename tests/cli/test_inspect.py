@@ -65,3 +65,46 @@ def test_damage_is_1_and_no_checkpoint_is_2(cli: Any, tmp_path: Path, make: Any,
     done = cli("inspect", folder, "--no-store")
     assert done.code == code
     assert "Traceback" not in done.err
+
+
+def test_checksums_pass_fail_or_are_unproven(cli: Any, selftest: str, tmp_path: Path) -> None:
+    folder = tmp_path / "release"
+    folder.mkdir()
+    path = folder / "model.safetensors"
+    path.write_bytes(safetensors_bytes({"lm_head.weight": ("BF16", (400, 400))}))
+    assert cli("inspect", folder, "--checksums", "--run", selftest).code == 3
+    assert checks(cli, selftest)["checkpoint.checksums"]["verdict"] == "unproven"
+    done = cli("inspect", folder, "--checksums", "--json")
+    told = done.json()["checksums"]
+    assert (done.code, told["source"], told["verdict"]) == (3, None, "unproven")
+    (folder / "SHA256SUMS").write_text(f"{told['files'][path.name].removeprefix('sha256:')}  {path.name}\n")
+    assert cli("inspect", folder, "--checksums").code == 0
+    # A byte that rots changes neither size nor, on the drive, the time of change: a new pass reads it.
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\1")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    done = cli("inspect", folder, "--checksums")
+    assert done.code == 1
+    assert "1 file not as in SHA256SUMS: model.safetensors" in done.out
+    assert "add it" in cli("inspect", folder, "--manifest", "x").complaint()
+
+
+def test_a_pass_that_was_interrupted_goes_on(cli: Any, tmp_path: Path) -> None:
+    from k3gate.harness import checkpoints
+    from k3gate.model.checkpoint import checksums
+    from k3gate.store import open_store
+
+    for number in (1, 2):
+        raw = safetensors_bytes({f"t{number}": ("U8", (1000,))})
+        (tmp_path / f"model-{number:05d}-of-00002.safetensors").write_bytes(raw)
+    files, found = checkpoints.read(str(tmp_path))
+    with open_store(str(tmp_path / "runs.sqlite")) as store:
+        whole = checkpoints.sum_files(store, files, found.digest, lambda pace: None)
+        read: list[int] = []
+        again = checkpoints.sum_files(store, files, found.digest, lambda pace: read.append(pace.done))
+        assert again == whole and read == []
+        store.add_evidence(checkpoints.checksum_evidence(files, found.digest, checksums.compare(whole, None)))
+        checkpoints.sum_files(store, files, found.digest, lambda pace: read.append(pace.done))
+        assert read != []

@@ -27,7 +27,7 @@ def verdicts(found: Any) -> dict[str, Verdict]:
 
 
 def test_another_model_fails_the_identity_alone(tmp_path: Path) -> None:
-    found = checkpoints.read(str(made(tmp_path).parent))
+    found = checkpoints.read(str(made(tmp_path).parent))[1]
     assert verdicts(found) == {
         "checkpoint.identity": Verdict.FAIL,
         "checkpoint.complete": Verdict.PASS,
@@ -45,7 +45,7 @@ def test_damage_fails_completeness_and_a_missing_licence_is_unproven(tmp_path: P
     path = made(tmp_path)
     (tmp_path / "LICENSE").unlink()
     path.write_bytes(path.read_bytes()[:-1])
-    found = checkpoints.read(str(tmp_path))
+    found = checkpoints.read(str(tmp_path))[1]
     assert verdicts(found)["checkpoint.complete"] is Verdict.FAIL
     assert verdicts(found)["checkpoint.licence"] is Verdict.UNPROVEN
 
@@ -53,8 +53,8 @@ def test_damage_fails_completeness_and_a_missing_licence_is_unproven(tmp_path: P
 def test_a_gguf_file_is_a_conversion(tmp_path: Path) -> None:
     path = tmp_path / "kimi-k3.gguf"
     write_gguf(path, keys=MAIN)
-    (one,) = checkpoints.evidence(checkpoints.read(str(path)), "now")
+    (one,) = checkpoints.evidence(checkpoints.read(str(path))[1], "now")
     assert (one.check, one.subject_kind, one.verdict) == ("quantization.layout", "converted", Verdict.PASS)
     write_gguf(path, keys=MAIN[:2])
-    (one,) = checkpoints.evidence(checkpoints.read(str(path)), "now")
+    (one,) = checkpoints.evidence(checkpoints.read(str(path))[1], "now")
     assert one.verdict is Verdict.FAIL and "main branch cannot load" in one.detail

@@ -1,0 +1,42 @@
+"""How far a long pass over bytes has come, on stderr: one line that is rewritten on a terminal, a line now and then
+elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+from k3gate.model.checkpoint.checksums import Pace
+from k3gate.units import duration, quantity
+
+_EVERY = {True: 0.5, False: 30.0}
+
+
+@contextlib.contextmanager
+def shown() -> Iterator[Callable[[Pace], None]]:
+    """Gives what is to be called with the pace as often as one likes."""
+    terminal = sys.stderr.isatty()
+    last = [time.monotonic()]
+
+    def tell(pace: Pace) -> None:
+        if time.monotonic() - last[0] < _EVERY[terminal]:
+            return
+        last[0] = time.monotonic()
+        line = (
+            f"{quantity(pace.done, 'B')} of {quantity(pace.whole, 'B')}, {quantity(pace.rate(), 'B/s')}, "
+            f"{duration(pace.left())} left"
+        )
+        print(
+            f"\r{line:<70}" if terminal else f"k3gate: {line}",
+            end="" if terminal else "\n",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    try:
+        yield tell
+    finally:
+        if terminal:
+            print("\r" + " " * 70 + "\r", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,224 @@
+"""SHA-256 of a checkpoint's files on all cores, and what they are held against.
+
+Reading and hashing overlap: each thread has the kernel read ahead while it hashes, and both release the
+interpreter. What is done is handed on file by file, so that an interrupted pass goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+
+import orjson
+from attrs import frozen
+
+from k3gate.documents import printable
+from k3gate.errors import UsageError
+from k3gate.model.checkpoint.files import FileSet, Part
+
+BLOCK = 4 * 2**20
+AHEAD = 16 * BLOCK
+_MANIFEST_BYTES = 64 * 2**20
+_NAMES = ("SHA256SUMS", "SHA256SUMS.txt", "sha256sums.txt", "sha256sum.txt")
+_LINE = re.compile(
+    r"(?P<hex>[0-9a-fA-F]{64}) [ *](?P<name>.+)|SHA256 \((?P<other>.+)\) = (?P<bsd>[0-9a-fA-F]{64})"
+)
+_HEX = re.compile(r"[0-9a-f]{64}")
+
+
+@frozen
+class Sum:
+    """The digest of a file, and by what the file is known not to have changed since."""
+
+    name: str
+    size: int
+    changed_ns: int
+    sha256: str
+
+
+@frozen
+class Manifest:
+    """What the files' digests should be, by name, and where that is written."""
+
+    source: str
+    sums: Mapping[str, str]
+
+
+def manifest(found: FileSet, given: str | None) -> Manifest | None:
+    """The digests that the files are held against: a file that is named, else SHA256SUMS beside the weights, else the
+    names of the Hub's cache, whose blobs are called by their digests. None where there is none.
+
+    A named file is a list as sha256sum writes it, or the JSON of an earlier inspection with checksums.
+    """
+    if given is not None:
+        return Manifest(printable(given), _read(Path(given)))
+    for name in _NAMES:
+        if (found.folder / name).is_file():
+            return Manifest(name, _read(found.folder / name))
+    blobs = {part.name: target.name for part in found.parts if (target := _target(part.path)) is not None}
+    named = {name: blob for name, blob in blobs.items() if _HEX.fullmatch(blob)}
+    return Manifest("the names of the Hub's cache", named) if named else None
+
+
+def _target(path: Path) -> Path | None:
+    return path.resolve() if path.is_symlink() else None
+
+
+def _read(path: Path) -> dict[str, str]:
+    shown = printable(str(path))
+    try:
+        if path.stat().st_size > _MANIFEST_BYTES:
+            raise UsageError(f"{shown}: too large for a list of checksums; give the list itself")
+        raw = path.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"{shown}: {(error.strerror or str(error)).lower()}; give a list of checksums"
+        ) from error
+    sums = _of_json(raw) if raw.lstrip().startswith(b"{") else _of_lines(raw.decode("utf-8", "replace"))
+    if not sums:
+        raise UsageError(f"{shown}: no SHA-256 of any file in it; give a list as sha256sum writes it")
+    return sums
+
+
+def _of_lines(text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        match = _LINE.fullmatch(line.strip())
+        if match is not None:
+            name = (match["name"] or match["other"]).removeprefix("./")
+            found[name] = (match["hex"] or match["bsd"]).lower()
+    return found
+
+
+def _of_json(raw: bytes) -> dict[str, str]:
+    try:
+        told = orjson.loads(raw)
+        files = told["checksums"]["files"]
+        return {str(name): str(value).removeprefix("sha256:") for name, value in files.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def known(parts: Sequence[Part], earlier: Sequence[Sum]) -> dict[str, Sum]:
+    """Of earlier digests those whose files have the size and the time of change that they had then."""
+    by_name = {one.name: one for one in earlier}
+    found: dict[str, Sum] = {}
+    for part in parts:
+        one = by_name.get(part.name)
+        if one is None or part.size is None:
+            continue
+        now = part.path.stat()
+        if (now.st_size, now.st_mtime_ns) == (one.size, one.changed_ns):
+            found[part.name] = one
+    return found
+
+
+def hash_files(
+    parts: Sequence[Part], threads: int, progress: Callable[[int], None] | None = None
+) -> Iterator[Sum]:
+    """The digests of files, each as it is done, by so many threads. `progress`: bytes done since it was last called.
+
+    `OSError` where a file cannot be read. Where the caller stops, threads stop within a block.
+    """
+    stop = [False]
+    pending: set[Future[Sum]] = set()
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            # The largest first, so that no thread is left alone with one at the end.
+            queue = sorted((one for one in parts if one.size is not None), key=lambda one: -(one.size or 0))
+            pending = {pool.submit(_hash, part, progress, stop) for part in queue}
+            while pending:
+                done, pending = wait(pending, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield future.result()
+        finally:
+            stop[0] = True
+            for future in pending:
+                future.cancel()
+
+
+def _hash(part: Part, progress: Callable[[int], None] | None, stop: list[bool]) -> Sum:
+    told = hashlib.sha256()
+    buffer = bytearray(BLOCK)
+    view = memoryview(buffer)
+    descriptor = os.open(part.path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        before = os.fstat(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+        offset = ahead = 0
+        while not stop[0]:
+            if offset + AHEAD > ahead:
+                os.posix_fadvise(descriptor, ahead, AHEAD, os.POSIX_FADV_WILLNEED)
+                ahead += AHEAD
+            length = os.preadv(descriptor, [buffer], offset)
+            if not length:
+                break
+            told.update(view[:length])
+            offset += length
+            if progress is not None:
+                progress(length)
+    finally:
+        os.close(descriptor)
+    return Sum(part.name, offset, before.st_mtime_ns, told.hexdigest())
+
+
+@frozen
+class Comparison:
+    """The digests held against a manifest: names of files that differ, and of those it does not name."""
+
+    source: str | None
+    same: tuple[str, ...]
+    differ: tuple[str, ...]
+    unnamed: tuple[str, ...]
+
+
+def compare(sums: Sequence[Sum], wanted: Manifest | None) -> Comparison:
+    """Every file against what it should be."""
+    names = sorted(one.name for one in sums)
+    if wanted is None:
+        return Comparison(None, (), (), tuple(names))
+    by_name = {one.name: one.sha256 for one in sums}
+    listed = [name for name in names if name in wanted.sums]
+    return Comparison(
+        wanted.source,
+        same=tuple(name for name in listed if by_name[name] == wanted.sums[name]),
+        differ=tuple(name for name in listed if by_name[name] != wanted.sums[name]),
+        unnamed=tuple(name for name in names if name not in wanted.sums),
+    )
+
+
+def document(sums: Sequence[Sum], compared: Comparison) -> dict[str, object]:
+    """The digests as JSON, which a later pass takes as its manifest."""
+    return {
+        "source": compared.source,
+        "files": {one.name: f"sha256:{one.sha256}" for one in sums},
+        "same": list(compared.same),
+        "differ": list(compared.differ),
+        "unnamed": list(compared.unnamed),
+    }
+
+
+class Pace:
+    """Bytes done of a whole, at which rate, and how long the rest takes."""
+
+    def __init__(self, whole: int) -> None:
+        self.whole = whole
+        self.done = 0
+        self._begun = time.monotonic()
+
+    def add(self, size: int) -> None:
+        """Take note of so many bytes more."""
+        self.done += size
+
+    def rate(self) -> float:
+        """Bytes per second since the beginning."""
+        return self.done / max(time.monotonic() - self._begun, 1e-9)
+
+    def left(self) -> float | None:
+        """Seconds to the end; None before anything was done."""
+        return (self.whole - self.done) / self.rate() if self.done else None
