@@ -1,0 +1,1 @@
+"""Number formats of weights, to float32 and between each other: exact, on whole arrays."""
