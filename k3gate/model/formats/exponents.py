@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 NAN = 255
-_VALUES = np.ldexp(np.float32(1.0), np.arange(256) - 127).astype(np.float32)
-_VALUES[NAN] = np.nan
+_VALUES = np.append(np.ldexp(np.float32(1.0), np.arange(NAN) - 127), np.float32(np.nan))
 
 
 def decode(scales: NDArray[np.uint8]) -> NDArray[np.float32]:
