@@ -37,16 +37,3 @@ def test_tensors_are_dealt_whole_and_evenly(threads: int) -> None:
     assert Counter(spans) == Counter(span for offset in offsets for span in experts.tensors(offset))
     loads = [sum(size for _, _, size, _ in own) for own in dealt]
     assert max(loads) - min(loads) <= max(k3.EXPERT_TENSORS)
-
-
-def test_each_thread_of_an_interleaved_read_takes_a_part_of_every_pool() -> None:
-    from k3gate.probes.bandwidth import _parts
-
-    filled = [fake_pool(SIZE), fake_pool(SIZE)]
-    parts = _parts("interleaved", filled, [[0, 1], [2, 3]])
-    assert len(parts) == 4
-    for own in parts:
-        assert [memory for memory, _, _, _ in own] == [one.pool for one in filled]
-    for one in filled:
-        spans = sorted((start, size) for own in parts for memory, start, size, _ in own if memory is one.pool)
-        assert spans[0][0] == 0 and sum(size for _, size in spans) == SIZE
