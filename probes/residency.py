@@ -102,7 +102,7 @@ def _passes(
     while not passes or spent * (1 + 1 / passes) <= context.seconds:
         orders = [experts.order(pool.bytes, chance) for pool, _ in held]
         for number in range(min(SAMPLES, max(map(len, orders)))):
-            parts = _dealt(team, held, [order[number::SAMPLES] for order in orders])
+            parts = _dealt(team, held, [order[number::SAMPLES] for order in orders], chance)
             sums = pools.Checksums(parts)
             if not samples:
                 context.setup(team.run("read", isa, parts, 1).seconds)  # to warm up
@@ -118,13 +118,17 @@ def _passes(
     return samples, next((proof for proof in proofs if proof.ok is not True), proofs[0])
 
 
-def _dealt(team: Any, held: Held, orders: Sequence[Sequence[int]]) -> list[list[pools.Part]]:
+def _dealt(
+    team: Any, held: Held, orders: Sequence[Sequence[int]], chance: random.Random
+) -> list[list[pools.Part]]:
     """The tensors of these experts of each pool, given out to the CPUs that touched it; a list per thread."""
     index = {cpu: thread for thread, cpu in enumerate(team.cpus)}
     parts: list[list[pools.Part]] = [[] for _ in team.cpus]
     for (pool, cpus), offsets in zip(held, orders, strict=True):
         for cpu, own in zip(cpus, experts.deal(pool, offsets, len(cpus)), strict=True):
             parts[index[cpu]] += own
+    for own in parts:
+        chance.shuffle(own)  # or all threads of several pools would read one pool after another
     return parts
 
 
