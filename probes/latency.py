@@ -119,15 +119,15 @@ def _staircase(case: Case, context: Context) -> Iterator[Metric]:
         chain = chase.build_chain(team, 0, (pool.pool, 0, size, pool.seed))
         context.setup(chain.setup_seconds)
         context.heartbeat("linking a chain")
+        whole = size == steps[-1]  # only then is the whole pool there to be looked at
+        before = pools.placement([pool]) if whole else None
         watch = pools.PinWatch(team)
-        samples = walks(context, chain, context.seconds / len(steps), watch)
-        if size < steps[-1]:
-            proofs = [watch.proof(), chain.proof()]
-            page_size = None
-        else:  # only now is the whole pool there to be looked at
-            placed = pools.placement([pool])
-            page_size, page_proof = pools.page_size([pool])
-            proofs = [placed, page_proof, watch.proof(), chain.proof()]
+        # By the seconds of the whole case: the last step is called memory, and a share is too short for its turn.
+        samples = walks(context, chain, context.seconds / len(steps), watch, PROOF_TURN * context.seconds)
+        page_size: int | None = None
+        proofs = [watch.proof(), chain.proof()]
+        if before is not None:
+            proofs, page_size = _proofs(case, [pool], before, watch, chain.proof())
         state, reason = sharing.state_of(proofs)
         labels = {**_labels(case), "pool_bytes": size, "page_size": page_size}
         yield context.metric(metrics.LATENCY_IDLE, samples, labels, proofs, state, reason)
