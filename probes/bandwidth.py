@@ -76,7 +76,7 @@ def measure(case: Case, context: Context) -> Iterator[Metric]:
             caches if isinstance(caches, int) else None,
             parameters["level_2_bytes"],
         ),
-        *ceiling(sorted(one.value for one in samples)[len(samples) // 2], context.inventory, labels),
+        *ceiling(median_rate(samples), context.inventory, labels),
     ]
     state, reason = sharing.state_of(proofs)
     reason = "; ".join(filter(None, (reason, settling))) or None
@@ -110,6 +110,11 @@ def _declaration(parameters: Mapping[str, Any]) -> MetricDeclaration:
         "triad": metrics.MEMORY_TRIAD,
     }
     return named[str(parameters["kernel"]).removesuffix("_nt")]
+
+
+def median_rate(samples: Sequence[SampleToken]) -> float:
+    """The middle one of these rates, by which a figure is judged; the upper one of two."""
+    return sorted(one.value for one in samples)[len(samples) // 2]
 
 
 def ceiling(rate: float, inventory: Inventory, labels: Labels) -> list[Proof]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from k3gate import metrics
 from k3gate.errors import ProbeError
-from k3gate.probes import chase, pools, sharing
+from k3gate.probes import bandwidth, chase, pools, sharing
 from k3gate.probes.scatter import Scatter
 from k3gate.probing.contract import Context, SampleToken
 from k3gate.records import Case, Metric, Proof, Scalar
@@ -154,6 +154,9 @@ def _loaded(case: Case, context: Context) -> Iterator[Metric]:
         # The same stretch of time: it is booked once, with the latency.
         rates = [context.sample(walk.load_bytes / walk.load_seconds, 0.0) for walk in found]
         yield context.metric(metrics.LATENCY_LOADED, latencies, labels, proofs, state, reason)
+        # The rate alone: the chaser's loads take no part in it.
+        proofs = [*proofs, *bandwidth.ceiling(bandwidth.median_rate(rates), context.inventory, labels)]
+        state, reason = sharing.state_of(proofs)
         yield context.metric(metrics.UNDER_LOAD, rates, labels, proofs, state, reason)
 
 

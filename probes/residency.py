@@ -17,7 +17,7 @@ from attrs import frozen
 from k3gate import metrics
 from k3gate.errors import ProbeError
 from k3gate.model import k3
-from k3gate.probes import experts, pools, sharing
+from k3gate.probes import bandwidth, experts, pools, sharing
 from k3gate.probing.contract import Context, SampleToken
 from k3gate.records import Case, Inventory, Metric, Proof, Scalar, State
 from k3gate.units import exact_bytes
@@ -77,8 +77,6 @@ def read_experts(case: Case, context: Context) -> Metric:
         touched, caches if isinstance(caches, int) else None, parameters["level_2_bytes"]
     )
     placed = before if before.ok is not True else after
-    proofs = [placed, size_proof, watch.proof(), sums, working_set]
-    state, reason = sharing.state_of(proofs)
     labels: dict[str, Scalar] = {
         **case.labels,
         "page_size": size,
@@ -86,6 +84,9 @@ def read_experts(case: Case, context: Context) -> Metric:
         "stores": traffic["stores"],
         "counting": traffic["counting"],
     }
+    limit = bandwidth.ceiling(bandwidth.median_rate(samples), context.inventory, labels)
+    proofs = [placed, size_proof, watch.proof(), sums, working_set, *limit]
+    state, reason = sharing.state_of(proofs)
     return context.metric(metrics.EXPERT_READ, samples, labels, proofs, state, reason)
 
 
