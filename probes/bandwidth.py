@@ -172,7 +172,17 @@ def _parts(
     pairs = list(zip(filled, readers, strict=True))
     if layout == "experts":
         chance = random.Random(filled[0].seed)
-        dealt = (experts.deal(pool, experts.order(pool.bytes, chance), len(group)) for pool, group in pairs)
+        most = min(experts.share(pool.bytes, len(group)) for pool, group in pairs)
+        dealt = (
+            experts.deal(
+                pool,
+                experts.order(pool.bytes, chance),
+                len(group),
+                # Of one pool every expert is read whole.
+                most if len(pairs) > 1 else None,
+            )
+            for pool, group in pairs
+        )
         return [own for group in dealt for own in group]
     return [[part] for pool, group in pairs for part in pool.parts(len(group))]
 

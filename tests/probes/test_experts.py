@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 from fakes import SIZE, fake_pool
 
 from k3gate.model import k3
 from k3gate.probes import experts
+from k3gate.probes.bandwidth import _parts
+
+MIB = 1 << 20
 
 
 def test_an_expert_is_its_six_tensors() -> None:
@@ -54,3 +58,18 @@ def test_each_byte_of_each_tensor_is_dealt_once_in_the_order_of_the_experts(thre
     assert len(whole - set(spans)) < threads, "only the tensors at the ends of shares are cut"
     experts_read = [start // k3.EXPERT_BYTES * k3.EXPERT_BYTES for start, _ in spans]
     assert list(dict.fromkeys(experts_read)) == offsets
+
+
+@pytest.mark.parametrize("cores", [(8, 4), (3, 5, 8), (32, 32), (1, 24)])
+def test_threads_of_all_nodes_have_equal_shares_of_experts_though_pools_hold_whole_ones(
+    cores: tuple[int, ...],
+) -> None:
+    """Pools of as many bytes a core: of the whole experts in them, a core of the smaller node would have less."""
+    filled = [fake_pool(32 * MIB * number) for number in cores]
+    parts = _parts("experts", filled, [list(range(number)) for number in cores])
+    loads = [sum(size for _, _, size, _ in own) for own in parts]
+    assert max(loads) - min(loads) <= 64
+    assert min(loads) > (17 if min(cores) > 1 else 16) * MIB
+    for one in filled:
+        spans = sorted((start, size) for own in parts for memory, start, size, _ in own if memory is one.pool)
+        assert all(a + b <= c for (a, b), (c, _) in pairwise(spans)), "nothing twice"
