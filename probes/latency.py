@@ -89,12 +89,20 @@ def walks(
         context.heartbeat("walking a chain")
         samples.append(context.sample(walk.seconds / walk.steps, walk.seconds))
         spent += walk.seconds
-    if chain.proof().ok is None and chain.missing * each <= max(turn_seconds, PROOF_TURN * seconds):
-        while chain.missing:
-            walk = chain.walk(min(chain.missing, math.ceil(HEARTBEAT_SECONDS / each)))
-            context.setup(walk.seconds)
-            context.heartbeat("walking a chain to its end")
+    _finish_turn(context, chain, each, max(turn_seconds, PROOF_TURN * seconds))
     return samples
+
+
+def _finish_turn(
+    context: Context, chain: chase.Chain | Scatter, seconds_per_step: float, most_seconds: float
+) -> None:
+    """Walk a turn to its end, untimed, where it is not yet known to come back and that takes no longer than this."""
+    if chain.proof().ok is not None or chain.missing * seconds_per_step > most_seconds:
+        return
+    while chain.missing:
+        walk = chain.walk(min(chain.missing, math.ceil(HEARTBEAT_SECONDS / seconds_per_step)))
+        context.setup(walk.seconds)
+        context.heartbeat("walking a chain to its end")
 
 
 def _idle(case: Case, context: Context) -> Metric:
@@ -141,6 +149,10 @@ def _loaded(case: Case, context: Context) -> Iterator[Metric]:
     pool, chain = _shared_chain(context, team, parameters["pools"][0])
     loads: list[list[pools.Part]] = [[], *([part] for part in load.parts(len(loaders)))]
     isa = sharing.choose_isa(parameters["isa"], "read")
+    # Its walks under load may be too few for a turn; where an idle case has walked the chain, that is done.
+    first = chain.walk(_FIRST_STEPS)
+    context.setup(first.seconds)
+    _finish_turn(context, chain, max(first.seconds / _FIRST_STEPS, 1e-11), PROOF_TURN * context.seconds)
     for delay in parameters["delays"]:
         before = pools.placement([pool, load])
         watch = pools.PinWatch(team)

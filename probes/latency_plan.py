@@ -176,7 +176,7 @@ def setup_seconds(case: Case, *, builds: bool) -> float:
     size = case.parameters["pools"][0]["bytes"]
     linked = sum(case.parameters.get("sizes", (size,)))  # a staircase links a chain of each size
     seconds: float = 0.1
-    if "sizes" in case.parameters:
+    if "sizes" in case.parameters or (builds and "load" in case.parameters):
         seconds += size / BLOCK_BYTES * BUILD_SECONDS_PER_BLOCK  # a turn to its end, for the proof
     if builds:
         seconds += linked / BLOCK_BYTES * BUILD_SECONDS_PER_BLOCK + size / TOUCH_RATE

@@ -57,7 +57,10 @@ def latency(make_inventory: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..
     """`latency(name, nodes, paper)`: the metrics of a latency case on fakes, its chain's pages on such nodes."""
 
     def run(
-        name: str, nodes: Callable[[], list[int]] | None = None, paper: float | None = None
+        name: str,
+        nodes: Callable[[], list[int]] | None = None,
+        paper: float | None = None,
+        seconds: float = 0.3,
     ) -> list[Metric]:
         monkeypatch.setattr(pools, "make_team", lambda cpus: Chaser(cpus))
         monkeypatch.setattr(pools, "allocate", lambda size, pages, node: fake_pool(size, nodes=nodes))
@@ -74,7 +77,7 @@ def latency(make_inventory: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..
         if "sizes" in parameters:
             parameters["sizes"] = [16 << 10, SIZE]
         case = attrs.evolve(case, parameters=parameters, labels={**case.labels, "cache_bytes": SIZE // 16})
-        return list(MemoryProbe().run(case, FakeContext(inventory, 0.3)))
+        return list(MemoryProbe().run(case, FakeContext(inventory, seconds)))
 
     return run
 
@@ -116,6 +119,14 @@ def test_the_rate_under_load_is_that_of_the_loaders_own_window(latency: Callable
     for rate in latency("loaded.node0")[1::2]:
         assert {sample.value for sample in rate.samples} == {LOAD_BYTES / LOAD_SECONDS}
         assert _proof(rate, "ceiling") is None, "no paper rate, no ceiling"
+
+
+def test_a_chain_under_load_is_walked_to_its_end_though_no_idle_case_did(
+    latency: Callable[..., list[Metric]],
+) -> None:
+    """A turn takes 1.3 s here, and the walks under the first load are of 1 s."""
+    checksum = _proof(latency("loaded.node0", seconds=3.0)[0], "checksum")
+    assert checksum is not None and checksum.ok is True
 
 
 @pytest.mark.parametrize(("paper", "ok"), [(15e9, False), (17e9, True)])
