@@ -61,7 +61,7 @@ EXPERT_READ = _metric(
     "B/s",
     Better.HIGHER,
     "Read bandwidth of routed experts in random order",
-    "bytes loaded by all threads divided by the wall time of their common window; whole tensors of experts of "
+    "bytes loaded by all threads divided by the wall time of their common window; tensors of experts of "
     "17,547,264 bytes, each expert of the pool once a pass in random order",
 )
 _STORES = (

@@ -24,6 +24,8 @@ SAMPLE_SECONDS = 0.05
 SAMPLES = 16
 """How many samples a round is divided into, where a pass is short enough."""
 LEAST_SAMPLES = 3
+STRIPE_BYTES = 2 << 20
+"""What a thread reads of one pool before it turns to the next, where pools are interleaved: at most so much."""
 T = TypeVar("T")
 
 
@@ -74,7 +76,7 @@ def measure(case: Case, context: Context) -> Iterator[Metric]:
             caches if isinstance(caches, int) else None,
             parameters["level_2_bytes"],
         ),
-        *ceiling(sorted(one.value for one in samples)[len(samples) // 2], context.inventory, labels),
+        *ceiling(median_rate(samples), context.inventory, labels),
     ]
     state, reason = sharing.state_of(proofs)
     reason = "; ".join(filter(None, (reason, settling))) or None
@@ -108,6 +110,11 @@ def _declaration(parameters: Mapping[str, Any]) -> MetricDeclaration:
         "triad": metrics.MEMORY_TRIAD,
     }
     return named[str(parameters["kernel"]).removesuffix("_nt")]
+
+
+def median_rate(samples: Sequence[SampleToken]) -> float:
+    """The middle one of these rates, by which a figure is judged; the upper one of two."""
+    return sorted(one.value for one in samples)[len(samples) // 2]
 
 
 def ceiling(rate: float, inventory: Inventory, labels: Labels) -> list[Proof]:
@@ -157,18 +164,45 @@ def _parts(
 ) -> list[list[pools.Part]]:
     """What each thread walks in a pass, threads in the order of the readers.
 
-    "own": each group its own pool, in contiguous parts; "interleaved": every thread a part of every pool;
-    "experts": each group the experts of its own pool in random order.
+    "own": each group its own pool, in contiguous parts; "interleaved": every thread a part of every pool, by
+    turns; "experts": each group the experts of its own pool in random order.
     """
     if layout == "interleaved":
-        threads = sum(len(group) for group in readers)
-        return [list(parts) for parts in zip(*(pool.parts(threads) for pool in filled), strict=True)]
+        return _by_turns(filled, sum(len(group) for group in readers))
     pairs = list(zip(filled, readers, strict=True))
     if layout == "experts":
         chance = random.Random(filled[0].seed)
-        dealt = (experts.deal(pool, experts.order(pool.bytes, chance), len(group)) for pool, group in pairs)
+        most = min(experts.share(pool.bytes, len(group)) for pool, group in pairs)
+        dealt = (
+            experts.deal(
+                pool,
+                experts.order(pool.bytes, chance),
+                len(group),
+                # Of one pool every expert is read whole.
+                most if len(pairs) > 1 else None,
+            )
+            for pool, group in pairs
+        )
         return [own for group in dealt for own in group]
     return [[part] for pool, group in pairs for part in pool.parts(len(group))]
+
+
+def _by_turns(filled: Sequence[pools.FilledPool], threads: int) -> list[list[pools.Part]]:
+    """Of each thread its part of every pool, in stripes: its n-th stripe lies in pool n + its own number.
+
+    So the threads are spread evenly over the pools at any moment, as the pages of an interleaved policy are. Pools
+    of different size have as many stripes each.
+    """
+    stripes = -(-max(pool.bytes for pool in filled) // (threads * STRIPE_BYTES))
+    cut = [[pool.parts(stripes, start, size) for _, start, size, _ in pool.parts(threads)] for pool in filled]
+    return [
+        [
+            cut[(thread + turn) % len(filled)][thread][stripe]
+            for stripe in range(stripes)
+            for turn in range(len(filled))
+        ]
+        for thread in range(threads)
+    ]
 
 
 class Words(Protocol):

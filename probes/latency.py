@@ -14,7 +14,7 @@ from typing import Any
 
 from k3gate import metrics
 from k3gate.errors import ProbeError
-from k3gate.probes import chase, pools, sharing
+from k3gate.probes import bandwidth, chase, pools, sharing
 from k3gate.probes.scatter import Scatter
 from k3gate.probing.contract import Context, SampleToken
 from k3gate.records import Case, Metric, Proof, Scalar
@@ -89,12 +89,20 @@ def walks(
         context.heartbeat("walking a chain")
         samples.append(context.sample(walk.seconds / walk.steps, walk.seconds))
         spent += walk.seconds
-    if chain.proof().ok is None and chain.missing * each <= max(turn_seconds, PROOF_TURN * seconds):
-        while chain.missing:
-            walk = chain.walk(min(chain.missing, math.ceil(HEARTBEAT_SECONDS / each)))
-            context.setup(walk.seconds)
-            context.heartbeat("walking a chain to its end")
+    _finish_turn(context, chain, each, max(turn_seconds, PROOF_TURN * seconds))
     return samples
+
+
+def _finish_turn(
+    context: Context, chain: chase.Chain | Scatter, seconds_per_step: float, most_seconds: float
+) -> None:
+    """Walk a turn to its end, untimed, where it is not yet known to come back and that takes no longer than this."""
+    if chain.proof().ok is not None or chain.missing * seconds_per_step > most_seconds:
+        return
+    while chain.missing:
+        walk = chain.walk(min(chain.missing, math.ceil(HEARTBEAT_SECONDS / seconds_per_step)))
+        context.setup(walk.seconds)
+        context.heartbeat("walking a chain to its end")
 
 
 def _idle(case: Case, context: Context) -> Metric:
@@ -119,15 +127,15 @@ def _staircase(case: Case, context: Context) -> Iterator[Metric]:
         chain = chase.build_chain(team, 0, (pool.pool, 0, size, pool.seed))
         context.setup(chain.setup_seconds)
         context.heartbeat("linking a chain")
+        whole = size == steps[-1]  # only then is the whole pool there to be looked at
+        before = pools.placement([pool]) if whole else None
         watch = pools.PinWatch(team)
-        samples = walks(context, chain, context.seconds / len(steps), watch)
-        if size < steps[-1]:
-            proofs = [watch.proof(), chain.proof()]
-            page_size = None
-        else:  # only now is the whole pool there to be looked at
-            placed = pools.placement([pool])
-            page_size, page_proof = pools.page_size([pool])
-            proofs = [placed, page_proof, watch.proof(), chain.proof()]
+        # By the seconds of the whole case: the last step is called memory, and a share is too short for its turn.
+        samples = walks(context, chain, context.seconds / len(steps), watch, PROOF_TURN * context.seconds)
+        page_size: int | None = None
+        proofs = [watch.proof(), chain.proof()]
+        if before is not None:
+            proofs, page_size = _proofs(case, [pool], before, watch, chain.proof())
         state, reason = sharing.state_of(proofs)
         labels = {**_labels(case), "pool_bytes": size, "page_size": page_size}
         yield context.metric(metrics.LATENCY_IDLE, samples, labels, proofs, state, reason)
@@ -141,6 +149,10 @@ def _loaded(case: Case, context: Context) -> Iterator[Metric]:
     pool, chain = _shared_chain(context, team, parameters["pools"][0])
     loads: list[list[pools.Part]] = [[], *([part] for part in load.parts(len(loaders)))]
     isa = sharing.choose_isa(parameters["isa"], "read")
+    # Its walks under load may be too few for a turn; where an idle case has walked the chain, that is done.
+    first = chain.walk(_FIRST_STEPS)
+    context.setup(first.seconds)
+    _finish_turn(context, chain, max(first.seconds / _FIRST_STEPS, 1e-11), PROOF_TURN * context.seconds)
     for delay in parameters["delays"]:
         before = pools.placement([pool, load])
         watch = pools.PinWatch(team)
@@ -154,6 +166,9 @@ def _loaded(case: Case, context: Context) -> Iterator[Metric]:
         # The same stretch of time: it is booked once, with the latency.
         rates = [context.sample(walk.load_bytes / walk.load_seconds, 0.0) for walk in found]
         yield context.metric(metrics.LATENCY_LOADED, latencies, labels, proofs, state, reason)
+        # The rate alone: the chaser's loads take no part in it.
+        proofs = [*proofs, *bandwidth.ceiling(bandwidth.median_rate(rates), context.inventory, labels)]
+        state, reason = sharing.state_of(proofs)
         yield context.metric(metrics.UNDER_LOAD, rates, labels, proofs, state, reason)
 
 

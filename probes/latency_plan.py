@@ -13,6 +13,8 @@ BLOCK_BYTES = 256
 BUILD_SECONDS_PER_BLOCK = 150e-9
 """Taken for planning, on the slow side: linking a block into the cycle."""
 SMALLEST_BYTES = 16 << 10
+LEAST_LAST_STEP = 1.25
+"""The last size of a staircase, the pool, is at least so many times the one before."""
 DELAYS = (1 << 20, 1 << 18, 1 << 16, 1 << 14, 1 << 12, 0)
 """Turns of an empty loop after each block that a loader reads: from hardly any load to all there is."""
 SHORT_DELAYS = (1 << 18, 1 << 14, 0)
@@ -115,22 +117,21 @@ def _cell(layout: Layout, source: NumaNode, target: NumaNode, spec: Spec, name: 
 
 
 def _staircase(layout: Layout, node: NumaNode, spec: Spec) -> Case:
-    """The chain through more and more of the pool: each cache is a step."""
+    """The chain through more and more of the pool, and at last through all of it: each cache is a step."""
     cpu = layout.cpus_of[node.id][0]
     factor = 2 if layout.profile.seconds >= 600 else 4
     steps = [SMALLEST_BYTES]
-    while steps[-1] * factor < spec["bytes"]:
+    while steps[-1] * factor * LEAST_LAST_STEP <= spec["bytes"]:
         steps.append(steps[-1] * factor)
-    # As large as the last step, so that the chain covers all of it.
-    spec = layout.spec(node, sets.round_up(steps[-1], sets.HUGE_PAGE), spec["touch"], spec["pages"])
-    steps[-1] = spec["bytes"]
+    steps.append(spec["bytes"])
     labels: dict[str, Scalar] = {
         "cpu_node": node.id,
         "memory_node": node.id,
         "scope": "staircase",
         "placement": "local",
     }
-    title = f"Latency by size: CPU {cpu}, {len(steps)} sizes from 16 KiB on node {node.id}"
+    title = f"Latency by size: CPU {cpu}, {len(steps)} sizes from 16 KiB to {sets.megabytes(spec['bytes'])} "
+    title += f"on node {node.id}"
     return _case(
         layout,
         f"staircase.node{node.id}",
@@ -175,6 +176,8 @@ def setup_seconds(case: Case, *, builds: bool) -> float:
     size = case.parameters["pools"][0]["bytes"]
     linked = sum(case.parameters.get("sizes", (size,)))  # a staircase links a chain of each size
     seconds: float = 0.1
+    if "sizes" in case.parameters or (builds and "load" in case.parameters):
+        seconds += size / BLOCK_BYTES * BUILD_SECONDS_PER_BLOCK  # a turn to its end, for the proof
     if builds:
         seconds += linked / BLOCK_BYTES * BUILD_SECONDS_PER_BLOCK + size / TOUCH_RATE
     if "load" in case.parameters:

@@ -79,7 +79,9 @@ class Layout:
         if layout == "interleaved":
             placement = layout
         who = f"CPU {cpus[0]}" if len(cpus) == 1 else f"{len(cpus)} threads, CPUs {cpu_list(list(cpus))}"
-        what = "each its own node's memory" if source is None else f"memory of node {target} ({placement})"
+        what = f"memory of node {target} ({placement})"
+        if source is None:
+            what = self._spread_words(specs, readers or [cpus])
         if layout == "interleaved":
             what = "a part of the memory of every node each"
         if layout == "experts":
@@ -110,6 +112,14 @@ class Layout:
         title = f"{_deed(kernel, len(cpus) == 1).format(who=who, what=what + pages)}, "
         title += f"{'each array ' if arrays > 1 else ''}{sets.describe(total // arrays, caches)}"
         return Case(self.probe, name, title, group, parameters, 0.0, total - reserved, labels=labels)
+
+    def _spread_words(self, specs: Sequence[Spec], readers: Sequence[Sequence[int]]) -> str:
+        """Whose memory is read where each pool has its own readers."""
+        each = "" if sum(map(len, readers)) == 1 else "each "
+        pairs = list(zip(specs, readers, strict=True))
+        if all(cpu in self.cpus_of[spec["node"]] for spec, group in pairs for cpu in group):
+            return f"{each}its own node's memory"
+        return f"{each}memory of the node nearest to it"
 
     def nearest(self, node: NumaNode) -> int | None:
         """The node whose memory is nearest to these CPUs: its own where it has any."""

@@ -7,9 +7,10 @@ Cases, planned from the inventory alone:
     read.nodeC.nodeM    one thread per physical core of node C reads memory of node M
     read.socketS        one thread per physical core of socket S, each reads memory of its own node, where a
                         socket has several nodes and the machine several sockets
-    read.machine        one thread per physical core, each reads memory of its own node
+    read.machine        one thread per physical core, each reads memory of its own node, or of the nearest where that
+                        has none
     read.4k.nodeN       as read.nodeN.nodeN, with base pages in place of huge ones
-    read.interleaved    one thread per physical core, each reads a part of the memory of every node
+    read.interleaved    one thread per physical core, each reads a part of the memory of every node, in stripes
     sweep.nodeN.tT      T threads of node N read its own memory; beyond one per core, SMT siblings join
     experts.machine     as read.machine, experts of Kimi K3 in random order; experts.nodeN of one node
     write.nodeN         one thread per physical core of node N stores to its own memory, with ordinary stores, and

@@ -22,6 +22,18 @@ from k3gate.probing.contract import Planned
 from k3gate.records import Case, Inventory, LeftOut, NumaNode, Profile
 from k3gate.topology import nodes_of_packages
 
+OF_OWN_MEMORY = (
+    "read.core",
+    "read.4k",
+    "experts",
+    "sweep",
+    *stores_plan.KERNELS,
+    "latency.4k",
+    "staircase",
+    "loaded",
+)
+"""How the cases begin that speak of CPUs and memory of one node."""
+
 
 def plan(probe: str, inventory: Inventory, profile: Profile, isa: str | None) -> Planned:
     """Cases, most important first, and what is left out. Raises `UsageError` (see `check_request`)."""
@@ -37,7 +49,18 @@ class _Planner(Layout):
         ordered = self._ordered(reads, latencies)
         # What was asked for by name comes before what explains, and after the rate of the machine.
         cases = self._timed([*ordered[:1], *file_plan.cases(self), *ordered[1:], *stores], residency)
+        self._name_what_needs_both()
         return Planned(tuple(cases), tuple(self.left_out))
+
+    def _name_what_needs_both(self) -> None:
+        """Where no node has memory and CPUs, the cells alone are measured: the rest is of cores on their own memory."""
+        if not self.targets or any(self.cpus_of[node.id] for node in self.targets):
+            return
+        said = {one.case for one in self.left_out}
+        reason = "no node has both memory and CPUs that may be used: every core reads memory of another node"
+        self.left_out += [
+            LeftOut(self.probe, f"{one}.node*", reason) for one in OF_OWN_MEMORY if f"{one}.*" not in said
+        ]
 
     # --- read bandwidth ---
 

@@ -17,7 +17,7 @@ from attrs import frozen
 from k3gate import metrics
 from k3gate.errors import ProbeError
 from k3gate.model import k3
-from k3gate.probes import experts, pools, sharing
+from k3gate.probes import bandwidth, experts, pools, sharing
 from k3gate.probing.contract import Context, SampleToken
 from k3gate.records import Case, Inventory, Metric, Proof, Scalar, State
 from k3gate.units import exact_bytes
@@ -77,8 +77,6 @@ def read_experts(case: Case, context: Context) -> Metric:
         touched, caches if isinstance(caches, int) else None, parameters["level_2_bytes"]
     )
     placed = before if before.ok is not True else after
-    proofs = [placed, size_proof, watch.proof(), sums, working_set]
-    state, reason = sharing.state_of(proofs)
     labels: dict[str, Scalar] = {
         **case.labels,
         "page_size": size,
@@ -86,6 +84,9 @@ def read_experts(case: Case, context: Context) -> Metric:
         "stores": traffic["stores"],
         "counting": traffic["counting"],
     }
+    limit = bandwidth.ceiling(bandwidth.median_rate(samples), context.inventory, labels)
+    proofs = [placed, size_proof, watch.proof(), sums, working_set, *limit]
+    state, reason = sharing.state_of(proofs)
     return context.metric(metrics.EXPERT_READ, samples, labels, proofs, state, reason)
 
 
@@ -102,7 +103,7 @@ def _passes(
     while not passes or spent * (1 + 1 / passes) <= context.seconds:
         orders = [experts.order(pool.bytes, chance) for pool, _ in held]
         for number in range(min(SAMPLES, max(map(len, orders)))):
-            parts = _dealt(team, held, [order[number::SAMPLES] for order in orders])
+            parts = _dealt(team, held, [order[number::SAMPLES] for order in orders], chance)
             sums = pools.Checksums(parts)
             if not samples:
                 context.setup(team.run("read", isa, parts, 1).seconds)  # to warm up
@@ -118,13 +119,17 @@ def _passes(
     return samples, next((proof for proof in proofs if proof.ok is not True), proofs[0])
 
 
-def _dealt(team: Any, held: Held, orders: Sequence[Sequence[int]]) -> list[list[pools.Part]]:
+def _dealt(
+    team: Any, held: Held, orders: Sequence[Sequence[int]], chance: random.Random
+) -> list[list[pools.Part]]:
     """The tensors of these experts of each pool, given out to the CPUs that touched it; a list per thread."""
     index = {cpu: thread for thread, cpu in enumerate(team.cpus)}
     parts: list[list[pools.Part]] = [[] for _ in team.cpus]
     for (pool, cpus), offsets in zip(held, orders, strict=True):
         for cpu, own in zip(cpus, experts.deal(pool, offsets, len(cpus)), strict=True):
             parts[index[cpu]] += own
+    for own in parts:
+        chance.shuffle(own)  # or all threads of several pools would read one pool after another
     return parts
 
 

@@ -65,7 +65,10 @@ std::vector<int> allowed_cpus() {
 }
 
 Team::Team(std::vector<int> cpus)
-    : cpus_(std::move(cpus)), pin_errors_(cpus_.size()), reports_(cpus_.size()) {
+    : cpus_(std::move(cpus)),
+      pin_errors_(cpus_.size()),
+      load_positions_(cpus_.size()),
+      reports_(cpus_.size()) {
   if (cpus_.empty()) throw std::invalid_argument("a team needs at least one CPU");
   try {
     for (std::size_t i = 0; i < cpus_.size(); ++i) threads_.emplace_back([this, i] { loop(i); });

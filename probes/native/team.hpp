@@ -84,7 +84,8 @@ class Team {
   Chase chase(std::size_t index, const Part& part, std::uint64_t steps, std::size_t start);
   // The same under load. It begins once every loader has walked a few blocks, and the loaders' bytes and
   // times are counted from their first block after that to the first that ends after the chase. Their `value`
-  // counts blocks whose sum was not the pattern's.
+  // counts blocks whose sum was not the pattern's. A loader goes on where its last walk ended, so that short
+  // walks come through all of its parts; of other parts it begins as many bytes in, or where they end, anew.
   Chase chase_loaded(std::size_t index, const Part& part, std::uint64_t steps, std::size_t start,
                      const Load& load);
 
@@ -103,6 +104,7 @@ class Team {
 
   std::vector<int> cpus_;
   std::vector<int> pin_errors_;
+  std::vector<std::size_t> load_positions_;  // of each thread, in bytes into its parts
   std::vector<ThreadReport> reports_;
   const Work* work_ = nullptr;
   std::atomic<std::uint64_t> generation_{0};

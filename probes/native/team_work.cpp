@@ -80,18 +80,23 @@ class Signals {
   std::atomic<int> phase_{0};
 };
 
-// Walks its parts, of which one has bytes, until the chase has ended.
-// It counts in variables of its own: the reports of threads share lines of the cache.
-ThreadReport load_until_ended(const Load& load, const std::vector<Part>& parts, Signals& signals) {
+// Walks its parts, of which one has bytes, until the chase has ended. `position`: the bytes of them that were
+// walked before, and then those that have been: a short walk that began at the same place each time would
+// read the same few megabytes, from a cache. It counts in variables of its own: the reports of threads share
+// lines of the cache.
+ThreadReport load_until_ended(const Load& load, const std::vector<Part>& parts, Signals& signals,
+                              std::size_t& position) {
   constexpr unsigned kWarmUpBlocks = 8;
   unsigned warm = 0;
   bool counting = false;
   double start = 0;
   std::uint64_t wrong = 0;
   std::uint64_t bytes = 0;
+  std::size_t skip = position;
   for (;;) {
+    std::size_t before = 0;
     for (const Part& part : parts) {
-      for (std::size_t done = 0; done < part.bytes; done += load.block_bytes) {
+      for (std::size_t done = std::min(skip, part.bytes); done < part.bytes; done += load.block_bytes) {
         const Part block{part.pool, part.offset + done, std::min(load.block_bytes, part.bytes - done),
                          part.seed};
         const std::uint64_t sum = load.kernel->run(arrays_of(*load.kernel, block));
@@ -104,10 +109,15 @@ ThreadReport load_until_ended(const Load& load, const std::vector<Part>& parts, 
           counting = signals.begun();
           start = now();
         }
-        if (signals.ended())
+        if (signals.ended()) {
+          position = before + done + block.bytes;
           return ThreadReport{.start = start, .end = now(), .bytes = bytes, .value = wrong};
+        }
       }
+      skip -= std::min(skip, part.bytes);
+      before += part.bytes;
     }
+    skip = 0;  // of the rounds after the first
   }
 }
 
@@ -268,7 +278,7 @@ Chase Team::chase_loaded(std::size_t index, const Part& part, std::uint64_t step
   Region region = execute([&](std::size_t mine, ThreadReport& report) {
     if (mine != index) {
       if (walks_anything((*load.parts)[mine]))
-        windows[mine] = load_until_ended(load, (*load.parts)[mine], signals);
+        windows[mine] = load_until_ended(load, (*load.parts)[mine], signals, load_positions_[mine]);
       return;
     }
     signals.wait_for_loaders();

@@ -155,6 +155,11 @@ void check_chase() {
     expect(chase.end == team.chase(0, part, 100'000, 0).end, "the load does not change the walk");
     expect(chase.load_bytes > 0 && chase.load_seconds > 0, "the other thread loads");
     expect(chase.threads[1].value == 0, "every block that was loaded has its sum");
+    // Parts that end before where the loader stands, and none of a whole block: it begins anew.
+    const std::vector<std::vector<Part>> few = {{}, {Part{&loaded, 0, 8, 4}, Part{&loaded, 64, 808, 4}}};
+    for (int walks = 0; walks < 3; ++walks)
+      chase = team.chase_loaded(0, part, 100'000, 0, Load{kernel, &few, 10, 1000});
+    expect(chase.threads[1].value == 0, "every block of shorter parts has its sum");
   }
   std::vector<std::vector<Part>> all(team.cpus().size());
   all[0].push_back(part);

@@ -98,22 +98,51 @@ def test_an_image_that_is_not_whole_is_not_read(image, monkeypatch) -> None:
         list(MemoryProbe().run(read, context))
 
 
-def test_every_expert_of_every_pool_is_read_once_a_pass(make_inventory) -> None:
-    class Reads(FakeTeam):
-        seen: list[tuple[int, int]]
+class Reads(FakeTeam):
+    """Keeps the parts of every region."""
 
-        def run(self, kernel: str, isa: str, parts: Any, passes: int) -> Any:
-            self.seen += [(id(memory), start) for own in parts for memory, start, _, _ in own]
-            return super().run(kernel, isa, parts, passes)
+    def run(self, kernel: str, isa: str, parts: Any, passes: int) -> Any:
+        self.regions = [*getattr(self, "regions", ()), parts]
+        return super().run(kernel, isa, parts, passes)
 
-    filled = [fake_pool(40 * k3.EXPERT_BYTES + 4096), fake_pool(5 * k3.EXPERT_BYTES)]
-    team = Reads([0, 1, 2], (0.01,))
-    team.seen = []
+
+def _pass_over(make_inventory: Any, held: Any, cpus: list[int]) -> tuple[list[Any], Any, Any]:
+    """(the regions of a pass but for the one that warms up, its samples, its proof)."""
+    team = Reads(cpus, (0.01,))
     context = FakeContext(make_inventory("vm"), seconds=0.0)
-    watch = pools.PinWatch(team)
-    held = [(filled[0], [0, 1]), (filled[1], [2])]
-    samples, proof = residency._passes(context, team, "generic", held, watch)
-    warm = len(team.seen) - len(set(team.seen))
-    assert len(set(team.seen)) == 45 * 6
-    assert warm == 6 * (3 + 1), "the first of sixteen regions, which is read once before to warm up"
+    samples, proof = residency._passes(context, team, "generic", held, pools.PinWatch(team))
+    assert team.regions[0] == team.regions[1], "the first of sixteen regions is read once before to warm up"
+    return team.regions[1:], samples, proof
+
+
+def test_every_expert_of_every_pool_is_read_once_a_pass(make_inventory) -> None:
+    filled = [fake_pool(40 * k3.EXPERT_BYTES + 4096), fake_pool(5 * k3.EXPERT_BYTES)]
+    regions, samples, proof = _pass_over(make_inventory, [(filled[0], [0, 1]), (filled[1], [2])], [0, 1, 2])
+    for one, number in zip(filled, (40, 5), strict=True):
+        end = 0
+        parts = [part for region in regions for own in region for part in own]
+        for start, size in sorted((part[1], part[2]) for part in parts if part[0] is one.pool):
+            assert start == end
+            end = start + size
+        assert end == number * k3.EXPERT_BYTES
     assert len(samples) == 16 and proof.ok is True
+
+
+def test_every_region_of_a_pass_gives_each_thread_of_a_pool_as_much(make_inventory) -> None:
+    held = [(fake_pool(40 * k3.EXPERT_BYTES), [0, 1, 2, 3, 4])]
+    regions, _, _ = _pass_over(make_inventory, held, [0, 1, 2, 3, 4])
+    for region in regions:
+        loads = [sum(size for _, _, size, _ in own) for own in region]
+        assert max(loads) - min(loads) <= 64
+
+
+def test_threads_that_read_several_pools_read_them_mixed(make_inventory) -> None:
+    """As with memory without CPUs, which all read besides their own: else it is read by all at once, at the end."""
+    filled = [fake_pool(200 * k3.EXPERT_BYTES), fake_pool(200 * k3.EXPERT_BYTES)]
+    regions, _, _ = _pass_over(make_inventory, [(one, [0, 1]) for one in filled], [0, 1])
+    for region in regions:
+        for own in region:
+            second = [index for index, part in enumerate(own) if part[0] is filled[1].pool]
+            assert sum(second) / len(second) < 0.75 * len(own), "not all of it at the end"
+            assert sum(second) / len(second) > 0.25 * len(own)
+            assert min(second) < len(own) / 2

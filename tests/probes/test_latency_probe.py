@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import attrs
@@ -64,6 +65,25 @@ def test_the_staircase_has_a_step_for_each_size(make_inventory: Any) -> None:
     assert all(metric.state is not State.FAILED for metric in steps)
     names = [proof.name for proof in steps[-1].proofs]
     assert names[:2] == ["placement", "page_size"], "the last size fills the pool, which is looked at then"
+    assert "working_set" in names and steps[-1].labels["page_size"] is not None
+    checksums = [next(one for one in metric.proofs if one.name == "checksum") for metric in steps]
+    assert all(one.ok is True for one in checksums)
+
+
+def test_a_step_of_a_staircase_is_walked_to_its_end_though_its_share_of_the_time_is_short(
+    make_inventory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A walk's bound is of the whole case: the last step, memory, has the longest turn and as short a share."""
+    given: list[tuple[float, float]] = []
+    real = latency.walks
+
+    def walks(context: Any, chain: Any, seconds: float, watch: Any, turn_seconds: float = 0.0) -> Any:
+        given.append((seconds, turn_seconds))
+        return real(context, chain, seconds, watch, turn_seconds)
+
+    monkeypatch.setattr(latency, "walks", walks)
+    assert len(run(make_inventory, "staircase.node0", 0.6)) == 3
+    assert given == [(pytest.approx(0.2), pytest.approx(1.8))] * 3
 
 
 @pytest.mark.skipif(len(_native.allowed_cpus()) < 2, reason="a load needs a second CPU")
@@ -76,6 +96,33 @@ def test_latency_under_load_stands_beside_the_bandwidth_that_was_reached(make_in
         assert chased.labels == load.labels
         assert len(chased.samples) == len(load.samples) >= latency.LEAST_SAMPLES
         assert all(sample.value > 0 for sample in load.samples)
+
+
+@pytest.mark.parametrize("level_3", [16 << 20, 32 << 20, 48 << 20, 105 << 20, 384 << 20])
+@pytest.mark.parametrize("profile", [Profile("quick", 180.0), Profile("standard", 1200.0)])
+def test_a_staircase_climbs_to_the_full_pool_which_no_cache_holds(
+    make_inventory: Any, level_3: int, profile: Profile
+) -> None:
+    """Four times what the caches of the core's chip hold; sizes of a Zen CCD, Ice Lake, Sapphire Rapids."""
+    inventory = make_inventory("bare_metal")
+    caches = tuple(
+        attrs.evolve(one, bytes=level_3) if one.level == 3 else one for one in inventory.cpu.caches
+    )
+    inventory = attrs.evolve(inventory, cpu=attrs.evolve(inventory.cpu, caches=caches))
+    planned = plan_of(inventory, profile)
+    held = level_3 + max(one.bytes for one in caches if one.level == 2)
+    case = case_of(planned, "staircase.node0")
+    sizes = case.parameters["sizes"]
+    assert sizes[0] == 16 << 10
+    assert sizes[-1] == case.parameters["pools"][0]["bytes"] == case.labels["pool_bytes"]
+    assert sizes[-1] >= max(4 * held, 256 << 20)
+    assert f"{sizes[-1] / 1e6:,.1f} MB" in case.title
+    factor = 4 if profile.name == "quick" else 2
+    assert all(1.25 <= b / a <= 1.25 * factor for a, b in pairwise(sizes))
+    cells = [one for one in planned.cases if one.name.startswith(("latency.", "loaded."))]
+    assert {"latency.node0.node1", "latency.4k.node0", "loaded.node0"} <= {one.name for one in cells}
+    for one in cells:
+        assert one.parameters["pools"][0]["bytes"] >= max(4 * held, 256 << 20), one.name
 
 
 def test_latency_cells_are_those_of_the_machine(make_inventory: Any) -> None:

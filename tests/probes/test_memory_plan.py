@@ -97,6 +97,53 @@ def test_a_node_without_memory_is_no_column_but_its_cpus_read_elsewhere(make_inv
     assert case_of(planned, "read.machine").labels["threads"] == 64
 
 
+@pytest.mark.parametrize("profile", [QUICK, Profile("standard", 1200.0)])
+def test_where_no_node_has_memory_and_cpus_what_needs_both_is_named_as_left_out(
+    make_inventory, profile: Profile
+) -> None:
+    """As on machines whose memory nodes all have no CPUs: the cells stand, and nothing else vanishes unsaid."""
+    inventory = make_inventory("bare_metal")
+    first, second = inventory.numa.nodes
+    without = [attrs.evolve(one, memory_bytes=0, free_bytes=0) for one in (first, second)]
+    memory = [
+        attrs.evolve(one, id=one.id + 2, cpus=(), distances={0: 10 + one.id, 1: 11 - one.id})
+        for one in (first, second)
+    ]
+    without = [
+        attrs.evolve(one, distances={2: 17 + 11 * one.id, 3: 28 - 11 * one.id, one.id: 10}) for one in without
+    ]
+    planned = plan_of(with_nodes(inventory, *without, *memory), profile)
+    cells = {f"{kind}.node{c}.node{m}" for kind in ("read", "latency") for c in (0, 1) for m in (2, 3)}
+    assert cells | {"read.machine", "experts.machine", "read.interleaved"} == {
+        name for name in names_of(planned) if name != "residency.image"
+    }
+    machine = case_of(planned, "read.machine")
+    assert [spec["node"] for spec in machine.parameters["pools"]] == [2, 3]
+    assert "each memory of the node nearest to it" in machine.title
+    told = {one.case: one.reason for one in planned.left_out}
+    assert len(told) == len(planned.left_out), "each is named once"
+    families = (
+        "read.core",
+        "read.4k",
+        "experts",
+        "sweep",
+        "latency.4k",
+        "staircase",
+        "loaded",
+        "copy",
+        "copy_nt",
+    )
+    for family in families:
+        assert "no node has both memory and CPUs" in told[f"{family}.node*"]
+    for family in ("write", "write_nt", "triad", "triad_nt"):
+        assert f"{family}.*" in told or f"{family}.node*" in told
+    whole = plan_of(inventory, profile)
+    assert not any("both memory and CPUs" in one.reason for one in whole.left_out)
+    assert "each its own node's memory" in case_of(whole, "read.machine").title
+    alone = case_of(plan_of(make_inventory("vm"), profile), "read.machine")
+    assert "CPU 0 reads its own node's memory" in alone.title
+
+
 @pytest.mark.case("TOP-07")
 def test_top_07_only_the_allowed_cpus_are_used_by_their_ids(make_inventory) -> None:
     planned = plan_of(make_inventory("bare_metal", cpu={"allowed": (3, 4)}))
