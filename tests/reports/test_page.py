@@ -489,6 +489,22 @@ def test_latencies_have_a_heat_map_a_staircase_and_a_curve_under_load(bare_metal
     curve = tree(curve[: curve.index("</figure>")]).text.replace("\u00a0", " ")
     assert curve.index("At 20.0 GB/s") < curve.index("At 210 GB/s"), "by bandwidth, not by delay"
     assert "2048" not in curve
+    assert "roofline.latency" in {check.id for step in sheet.gate.steps for check in step.checks}
+    assert "latency of every node (" not in seen, "a heat map whose check is unproven is drawn all the same"
+
+
+def test_what_was_seen_is_not_told_as_never_measured(bare_metal: Any, tree: Any) -> None:
+    """An unproven check may rest on a figure: only without one was nothing measured."""
+    sheet = bare_metal()
+    seen = tree(sheet.page()).text
+    assert "Not drawn" in seen and "PCIe rates (" in seen
+
+    def noisy(check: Any) -> Any:
+        return attrs.evolve(check, observed=0.7) if check.id == "roofline.pcie_rate" else check
+
+    steps = tuple(attrs.evolve(step, checks=tuple(map(noisy, step.checks))) for step in sheet.gate.steps)
+    seen = tree(attrs.evolve(sheet, gate=attrs.evolve(sheet.gate, steps=steps)).page()).text
+    assert "Not drawn" in seen and "PCIe rates (" not in seen
 
 
 def test_files_read_as_memory_have_a_figure_of_their_own(bare_metal: Any, tree: Any) -> None:
