@@ -216,13 +216,17 @@ class _Planner(Layout):
         return kept
 
     def _one_node_first(self, cases: list[Case]) -> list[Case]:
-        """For a short profile that has time for more than reads: all figures of one node, then all the others."""
+        """For a short profile that has time for more than reads: all figures of the machine, its sockets and one node
+        come first, then the other nodes."""
         first = next((node.id for node in self.targets if self.cpus_of[node.id]), None)
         if not 60 <= self.profile.seconds < 600 or first is None:
             return cases
-        return sorted(
-            cases, key=lambda case: {case.labels["cpu_node"], case.labels["memory_node"]} != {first}
-        )
+
+        def speaks_of_others(case: Case) -> bool:
+            nodes = {case.labels["cpu_node"], case.labels["memory_node"]}
+            return not nodes <= {first, None}
+
+        return sorted(cases, key=speaks_of_others)
 
     # --- time ---
 

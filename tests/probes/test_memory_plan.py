@@ -343,6 +343,7 @@ def test_a_short_profile_keeps_all_figures_of_one_node_on_a_machine_of_many(
     kept = {case.name for case in plan.plan([MemoryProbe()], inventory, QUICK).cases}
     figures = ("read.core", "read.4k", "experts", "staircase", "latency.4k", "loaded", "copy", "copy_nt")
     wanted = {f"{figure}.node0" for figure in figures} | {"read.machine", "residency.image"}
+    wanted |= {"experts.machine", "read.interleaved"}
     wanted |= {name for name in names_of(plan_of(inventory)) if name.startswith("sweep.")}
     assert wanted <= kept
 
