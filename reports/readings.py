@@ -6,9 +6,10 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from k3gate import units
-from k3gate.records import Metric, Scalar
-from k3gate.reports import words
+from k3gate import topology, units
+from k3gate.metrics import OTHER_SHARE, STEAL_SHARE
+from k3gate.records import Inventory, Metric, RunRecord, Scalar
+from k3gate.reports import machine, words
 from k3gate.reports.evidence import Link, SampleRow
 from k3gate.reports.unseen import SEEN
 from k3gate.units import NBSP
@@ -76,6 +77,39 @@ def range_of(metric: Metric) -> str:
 def threads_of(metric: Metric) -> str:
     threads = metric.labels.get("threads")
     return f"{threads:,}" if isinstance(threads, int) else "unknown"
+
+
+def beside_paper(metric: Metric, inventory: Inventory, carried: float | None = None) -> tuple[str, str]:
+    """(paper rate in GB/s of the memory that is read, share of it), each a word where it is not known.
+
+    `carried`: what the share is of, where it is not the median. Where the proof of the ceiling does not hold, the
+    paper rate is in doubt, and so is a share of it.
+    """
+    rate, _ = topology.paper_share(inventory, metric.labels)
+    if rate is None:
+        return "unknown", "unknown"
+    if any(proof.name == "ceiling" and proof.ok is not True for proof in metric.proofs):
+        return words.rate(rate), "not known"
+    return words.rate(rate), words.share(((metric.median or 0.0) if carried is None else carried) / rate)
+
+
+def confounders(record: RunRecord) -> str:
+    """What of this machine is known to spoil rates, as the inventory and the run found it."""
+    found = list(machine.settings(record.inventory))
+    bad = [f"{one.name}: {one.found} ({one.effect})" for one in found if one.spoils]
+    unknown = [one.name for one in found if one.found == machine.UNKNOWN]
+    parts = [
+        f"May lower these figures: {'; '.join(bad)}." if bad else "No setting was found that lowers them."
+    ]
+    if unknown:
+        parts.append(f"Not known: {words.listed(unknown)}.")
+    for declaration, who in ((OTHER_SHARE, "Other processes"), (STEAL_SHARE, "A hypervisor")):
+        share = next(
+            (m.median for o in record.outcomes for m in o.metrics if m.name == declaration.name), None
+        )
+        told = "an unknown share" if share is None else words.share(share, 2)
+        parts.append(f"{who} took {told} of the CPU time.")
+    return " ".join(parts)
 
 
 def signed(mark: float) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from k3gate import topology, units
+from k3gate import units
 from k3gate.records import Inventory, Metric
 from k3gate.reports import charts, words
 from k3gate.reports.evidence import SampleRow
 from k3gate.reports.figures import BarRow, Figure
-from k3gate.reports.readings import ends, highest, is_local, proof_line, scope_of, usable
+from k3gate.reports.readings import beside_paper, ends, highest, is_local, proof_line, scope_of, usable
 from k3gate.reports.thread_figures import rate_bar
 from k3gate.units import NBSP
 
@@ -51,7 +51,8 @@ def stores(
             "Bandwidth",
             "GB/s counted",
             "GB/s on the bus",
-            "Of the paper rate",
+            "GB/s on paper",
+            "Of paper",
             "State",
         ),
         bars=tuple(_bar(row, place, inventory) for row in shown),
@@ -74,17 +75,13 @@ def _bar(row: SampleRow, place: charts.Scale, inventory: Inventory) -> BarRow:
     labels = metric.labels
     carried = (metric.median or 0.0) * _carried(metric)
     parts = [charts.band(0, place(carried), "25%", "50%", "f-data2"), *rate_bar(metric, place, "f-data")]
-    rate, _ = topology.paper_share(inventory, labels)
-    of_paper = "unknown" if rate is None else units.significant(carried / rate)
-    if any(proof.name == "ceiling" and proof.ok is not True for proof in metric.proofs):
-        of_paper = "not known"
     kernel = str(labels.get("kernel")).removesuffix("_nt")
     stores_ = "" if kernel == "read" else f", {_STORES.get(str(labels.get('stores')), 'stores not told')}"
     return BarRow(
         title=f"Node {labels.get('cpu_node')}, {kernel}{stores_}",
         sub="",
         chart=charts.cell(parts),
-        figures=(words.rate(metric.median), words.rate(carried), of_paper),
+        figures=(words.rate(metric.median), words.rate(carried), *beside_paper(metric, inventory, carried)),
         link=row.link,
         state=words.STATES[metric.state],
     )

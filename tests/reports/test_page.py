@@ -9,7 +9,10 @@ from typing import Any
 import attrs
 import pytest
 
+from k3gate import units
 from k3gate.records import (
+    Better,
+    Metric,
     NumaNode,
     Outcome,
     Proof,
@@ -391,10 +394,76 @@ def test_kernels_that_store_stand_beside_reading_with_what_the_bus_carries(
     ]
     assert rows == sorted(rows)
     ordinary = seen[rows[1] : rows[2]]
-    assert "40.0" in ordinary and "60.0" in ordinary and f"{60e9 / paper:.3f}" in ordinary
+    assert "40.0" in ordinary and "60.0" in ordinary
+    assert f"{paper / 1e9:.0f} {60e9 / paper * 100:.1f} %" in ordinary, "of what the bus carries"
     assert "60.0" not in seen[rows[2] :], "past the caches the bus carries what is counted"
     matrix = page[page.index('id="fig-numa"') : page.index('id="fig-rates"')]
     assert "40.0" not in matrix, "a copy is no cell of the matrix of reads"
+
+
+def test_theory_measured_and_fraction_stand_side_by_side(bare_metal: Any, tree: Any) -> None:
+    labels = {"scope": "core", "cpu_node": 0, "memory_node": 0, "placement": "local", "threads": 1}
+    sheet = with_reads(bare_metal(), ("read.core.node0", "memory.bandwidth.read", labels, 12e9))
+    whole = sheet.record.inventory.memory.theoretical_bytes_per_s / 1e9
+    rates = {
+        str(m.labels["scope"]): m.median / 1e9
+        for o in sheet.record.outcomes
+        for m in o.metrics
+        if m.name == "memory.bandwidth.read" and m.labels.get("scope") in ("core", "machine")
+    }
+    seen = tree(figure_of(sheet.page(), "fig-rates")).text.replace("\u00a0", " ")
+    assert "On paper Of paper State" in seen
+    core, machine = (
+        seen[seen.index("One core of node 0") :],
+        seen[seen.index("The whole machine, each node") :],
+    )
+    part = whole / len(sheet.record.inventory.numa.nodes)
+    assert f" {part:.0f} {rates['core'] / part * 100:.2f} % ok" in core
+    assert f" {units.significant(whole)} {rates['machine'] / whole * 100:.1f} % ok" in machine
+
+
+def test_a_paper_rate_in_doubt_gives_no_fraction(bare_metal: Any, tree: Any) -> None:
+    sheet = bare_metal()
+    unknown = attrs.evolve(
+        sheet.record.inventory,
+        memory=attrs.evolve(sheet.record.inventory.memory, theoretical_bytes_per_s=None),
+    )
+    page = attrs.evolve(sheet, record=attrs.evolve(sheet.record, inventory=unknown)).page()
+    assert "unknown unknown ok" in tree(figure_of(page, "fig-rates")).text
+
+    def doubted(metric: Any) -> Any:
+        return attrs.evolve(metric, proofs=(Proof("ceiling", None, "DIMMs of another speed"),))
+
+    outcomes = tuple(
+        attrs.evolve(outcome, metrics=tuple(map(doubted, outcome.metrics)))
+        for outcome in sheet.record.outcomes
+    )
+    page = attrs.evolve(sheet, record=attrs.evolve(sheet.record, outcomes=outcomes)).page()
+    assert "not known ok" in tree(figure_of(page, "fig-rates")).text
+
+
+def test_what_may_lower_a_bandwidth_stands_beside_it(bare_metal: Any, tree: Any) -> None:
+    sheet = bare_metal()
+    inventory = attrs.evolve(
+        sheet.record.inventory,
+        cpu=attrs.evolve(sheet.record.inventory.cpu, governor="powersave", boost=None),
+        kernel=attrs.evolve(sheet.record.inventory.kernel, numa_balancing=True),
+    )
+    share = Metric(
+        "machine.cpu.other_share", "1", Better.LOWER, {"scope": "machine"}, (), 0.043, None, State.OK
+    )
+    idle = Outcome("machine", "idle", State.OK, None, 0.0, 1, (), (share,))
+    outcomes = (*(o for o in sheet.record.outcomes if o.probe != "machine"), idle)
+    record = attrs.evolve(sheet.record, inventory=inventory, outcomes=outcomes)
+    page = attrs.evolve(sheet, record=record).page()
+    for anchor in ("fig-numa", "fig-rates"):
+        seen = tree(figure_of(page, anchor)).text.replace("\u00a0", " ")
+        assert "Frequency governor: powersave (clocks ramp up late" in seen
+        assert "Automatic NUMA balancing: on (" in seen
+        assert "Not known: Boost" in seen
+        assert "Other processes took 4.3 % of the CPU time" in seen
+        assert "A hypervisor took an unknown share of the CPU time" in seen
+    assert "Frequency governor" not in tree(figure_of(page, "fig-residency")).text
 
 
 def test_the_sum_of_a_socket_stands_between_node_and_machine(bare_metal: Any, tree: Any) -> None:
