@@ -9,7 +9,7 @@ from k3gate.records import Cpu
 from k3gate.reports import charts, words
 from k3gate.reports.evidence import SampleRow
 from k3gate.reports.figures import BarRow, Figure
-from k3gate.reports.readings import ends, proof_line, usable
+from k3gate.reports.readings import doubted, ends, proof_line, usable
 
 
 def staircase(rows: Sequence[SampleRow], cpu: Cpu, number: int) -> Figure | None:
@@ -24,9 +24,10 @@ def staircase(rows: Sequence[SampleRow], cpu: Cpu, number: int) -> Figure | None
     return Figure(
         anchor="fig-staircase",
         number=number,
-        title=(
+        title=doubted(
             f"From {words.nanoseconds(min(values))} ns in the first cache to "
-            f"{words.nanoseconds(max(values))} ns in memory"
+            f"{words.nanoseconds(max(values))} ns in memory",
+            shown,
         ),
         subtitle="Latency of dependent loads by the size of the chain, on a logarithmic scale; each cache is a step",
         source=proof_line(shown),
@@ -100,7 +101,9 @@ def loaded(rows: Sequence[SampleRow], number: int) -> Figure | None:
     return Figure(
         anchor="fig-loaded",
         number=number,
-        title=f"Under load memory answers in up to {words.nanoseconds(worst[1].metric.median)} ns",
+        title=doubted(
+            f"Under load memory answers in up to {words.nanoseconds(worst[1].metric.median)} ns", worst
+        ),
         subtitle="Latency in ns from 0, against the read bandwidth that the other cores of the node reached meanwhile",
         source=proof_line([chased for _, chased in points]),
         links=ends([chased for _, chased in points]),

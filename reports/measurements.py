@@ -25,6 +25,7 @@ from k3gate.reports.readings import (
     beside_paper,
     conditions,
     confounders,
+    doubted,
     ends,
     half_width,
     highest,
@@ -142,7 +143,7 @@ class Measurements:
         return Figure(
             anchor="fig-rates",
             number=self._number(),
-            title=rates_title(best),
+            title=doubted(rates_title(best), wanted),
             subtitle="Read bandwidth in GB/s from 0, beside the paper rate of the memory that is read (a node's and a "
             f"socket's: their even share); bar: median; whisker: 95 % interval over rounds{tail}",
             source=f"{conditions(wanted[-1].metric)}. {proof_line(wanted)}",
@@ -270,6 +271,7 @@ class Measurements:
                 if loss >= 0
                 else "Small pages cost no bandwidth here"
             )
+            title = doubted(title, [row for pair in pairs for row in pair])
         return Figure(
             anchor="fig-pages",
             number=self._number(),

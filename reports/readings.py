@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from k3gate import topology, units
 from k3gate.metrics import OTHER_SHARE, STEAL_SHARE
-from k3gate.records import Inventory, Metric, RunRecord, Scalar
+from k3gate.records import Inventory, Metric, RunRecord, Scalar, State
 from k3gate.reports import machine, words
 from k3gate.reports.evidence import Link, SampleRow
 from k3gate.reports.unseen import SEEN
@@ -163,6 +163,12 @@ def proof_line(rows: Sequence[SampleRow]) -> str:
 
 def ends(rows: Sequence[SampleRow]) -> tuple[Link, ...]:
     return (rows[0].link,) if len(rows) == 1 else (rows[0].link, rows[-1].link)
+
+
+def doubted(title: str, rows: Iterable[SampleRow | None]) -> str:
+    """`title`, with a word of doubt where a row that it rests on was not stable."""
+    unstable = any(row is not None and row.metric.state is not State.OK for row in rows)
+    return f"{title} (unstable)" if unstable else title
 
 
 def numa_title(rates: Mapping[tuple[Scalar, Scalar], float]) -> str:

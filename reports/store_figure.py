@@ -9,7 +9,16 @@ from k3gate.records import Inventory, Metric
 from k3gate.reports import charts, words
 from k3gate.reports.evidence import SampleRow
 from k3gate.reports.figures import BarRow, Figure
-from k3gate.reports.readings import beside_paper, ends, highest, is_local, proof_line, scope_of, usable
+from k3gate.reports.readings import (
+    beside_paper,
+    doubted,
+    ends,
+    highest,
+    is_local,
+    proof_line,
+    scope_of,
+    usable,
+)
 from k3gate.reports.thread_figures import rate_bar
 from k3gate.units import NBSP
 
@@ -89,13 +98,15 @@ def _bar(row: SampleRow, place: charts.Scale, inventory: Inventory) -> BarRow:
 
 def _title(rows: Sequence[SampleRow]) -> str:
     """How much of streaming stores' copy rate ordinary stores keep, where both were measured on a node."""
-    rates = {(row.metric.labels.get("cpu_node"), row.metric.labels.get("kernel")): row.metric for row in rows}
-    kept = [
-        (metric.median or 0) / (streamed.median or 1)
-        for (node, kernel), metric in rates.items()
+    rates = {(row.metric.labels.get("cpu_node"), row.metric.labels.get("kernel")): row for row in rows}
+    pairs = [
+        (row, streamed)
+        for (node, kernel), row in rates.items()
         if kernel == "copy" and (streamed := rates.get((node, "copy_nt"))) is not None
     ]
+    kept = [(row.metric.median or 0) / (streamed.metric.median or 1) for row, streamed in pairs]
     if not kept:
         return "Bandwidth of the kernels that store"
     least = units.significant(min(kept) * 100, 2)
-    return f"A copy with ordinary stores keeps {least}{NBSP}% of the rate of one past the caches"
+    title = f"A copy with ordinary stores keeps {least}{NBSP}% of the rate of one past the caches"
+    return doubted(title, [row for pair in pairs for row in pair])

@@ -576,6 +576,54 @@ def test_what_was_seen_is_not_told_as_never_measured(bare_metal: Any, tree: Any)
     assert "Not drawn" in seen and "PCIe rates (" not in seen
 
 
+def test_no_title_states_an_unstable_figure_without_a_word_of_doubt(bare_metal: Any, tree: Any) -> None:
+    """Every figure that has a number in its title, from one measurement of each kind."""
+    node = {"cpu_node": 0, "memory_node": 0, "placement": "local"}
+    idle = {**node, "kernel": "chase"}
+    load = {**node, "scope": "loaded", "delay": 0}
+    file = {"scope": "file", "cpu_node": None, "memory_node": None, "file": "/f", "file_system": "ext4"}
+    machine = {"scope": "machine", "cpu_node": None, "memory_node": None, "threads": 128}
+    sheet = with_latencies(
+        bare_metal(),
+        ("read.4k.node0", "memory.bandwidth.read", {**node, "scope": "node", "page_size": 4096}, 50e9),
+        ("sweep.node0.t8", "memory.bandwidth.read", {**node, "scope": "sweep", "threads": 8}, 990e9),
+        ("experts.machine", "memory.bandwidth.expert_read", machine, 300e9),
+        ("copy.node0", "memory.bandwidth.copy", {**node, "kernel": "copy"}, 40e9),
+        ("copy_nt.node0", "memory.bandwidth.copy", {**node, "kernel": "copy_nt"}, 50e9),
+        ("latency.node0.node0", "memory.latency.idle", {**idle, "scope": "node"}, 112e-9),
+        ("staircase.node0", "memory.latency.idle", {**idle, "scope": "staircase", "pool_bytes": 2**30}, 1e-7),
+        ("loaded.node0", "memory.latency.loaded", load, 480e-9),
+        ("loaded.node0", "memory.bandwidth.under_load", load, 210e9),
+        ("file1.read", "memory.file.read", file, 9e9),
+    )
+
+    def as_if(state: State) -> str:
+        outcomes = tuple(
+            attrs.evolve(outcome, metrics=tuple(attrs.evolve(m, state=state) for m in outcome.metrics))
+            for outcome in sheet.record.outcomes
+        )
+        return attrs.evolve(sheet, record=attrs.evolve(sheet.record, outcomes=outcomes)).page()
+
+    steady, unstable = as_if(State.OK), as_if(State.UNSTABLE)
+    anchors = (
+        "numa",
+        "latency",
+        "rates",
+        "pages",
+        "sweep",
+        "experts",
+        "stores",
+        "staircase",
+        "loaded",
+        "files",
+    )
+    for anchor in anchors:
+        title = re.search(r"<b>(.*?)</b>", figure_of(unstable, f"fig-{anchor}"))
+        assert title is not None and title[1].endswith("(unstable)"), anchor
+        title = re.search(r"<b>(.*?)</b>", figure_of(steady, f"fig-{anchor}"))
+        assert title is not None and "unstable" not in title[1], anchor
+
+
 def test_files_read_as_memory_have_a_figure_of_their_own(bare_metal: Any, tree: Any) -> None:
     label = {"scope": "file", "cpu_node": None, "memory_node": None, "placement": None}
     label |= {"file": "/models/<k3>.gguf", "file_system": "ext4", "read_from": "page cache", "made": False}
