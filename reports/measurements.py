@@ -30,6 +30,7 @@ from k3gate.reports.readings import (
     half_width,
     highest,
     is_local,
+    node_of,
     proof_line,
     range_of,
     rates_title,
@@ -127,7 +128,7 @@ class Measurements:
         )
         place = charts.scale(0, top, end=92)
         order = {"core": 0, "node": 1, "socket": 2, "machine": 3}
-        wanted.sort(key=lambda row: order.get(scope_of(row), len(order)))
+        wanted.sort(key=lambda row: (order.get(scope_of(row), len(order)), node_of(row)))
         bars = []
         for row in wanted:
             metric = row.metric

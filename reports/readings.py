@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,6 +45,12 @@ def usable(metric: Metric) -> bool:
 
 def scope_of(row: SampleRow) -> str:
     return str(row.metric.labels.get("scope"))
+
+
+def node_of(row: SampleRow) -> float:
+    """Where the node whose cores measure stands among nodes: by its number; what names none comes last."""
+    node = row.metric.labels.get("cpu_node")
+    return node if isinstance(node, int) else math.inf
 
 
 def is_local(row: SampleRow) -> bool:

@@ -15,6 +15,7 @@ from k3gate.reports.readings import (
     ends,
     highest,
     is_local,
+    node_of,
     proof_line,
     scope_of,
     usable,
@@ -45,23 +46,23 @@ def stores(
             and row.metric.labels.get("cpu_node") in nodes
         ),
     ]
-    shown.sort(key=lambda row: (str(row.metric.labels.get("cpu_node")), _place(row.metric)))
+    shown.sort(key=lambda row: (node_of(row), _place(row.metric)))
     place = charts.scale(0, max(highest(row.metric) * _carried(row.metric) for row in shown), end=92)
     return Figure(
         anchor="fig-stores",
         number=number,
         title=_title(rows),
         subtitle="Bandwidth of a node's own memory in GB/s from 0; dark: the bytes that the kernel counts; pale: what "
-        "the bus carries, as an ordinary store reads each line before it writes it",
+        "the bus carries by the kernel's model, in which an ordinary store reads each line before it writes it",
         source=f"Reading is what decode rests on. {proof_line(rows)}",
         links=ends(rows),
         head=(
             "Node and kernel",
             "Bandwidth",
             "GB/s counted",
-            "GB/s on the bus",
+            "GB/s on the bus, modelled",
             "GB/s on paper",
-            "Of paper",
+            "Of paper, modelled",
             "State",
         ),
         bars=tuple(_bar(row, place, inventory) for row in shown),

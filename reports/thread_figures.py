@@ -11,7 +11,7 @@ from k3gate.records import Metric
 from k3gate.reports import charts, words
 from k3gate.reports.evidence import SampleRow
 from k3gate.reports.figures import BarRow, Figure
-from k3gate.reports.readings import doubted, ends, highest, proof_line, range_of, usable
+from k3gate.reports.readings import doubted, ends, highest, node_of, proof_line, range_of, usable
 from k3gate.units import NBSP
 
 
@@ -29,7 +29,7 @@ def sweep(reads: Sequence[SampleRow], number: int) -> Figure | None:
     ]
     if not swept:
         return None
-    shown.sort(key=lambda row: (str(row.metric.labels.get("cpu_node")), _threads(row)))
+    shown.sort(key=lambda row: (node_of(row), _threads(row)))
     place = charts.scale(0, max(highest(row.metric) for row in shown), end=92)
     best = {
         node: max(
@@ -38,7 +38,7 @@ def sweep(reads: Sequence[SampleRow], number: int) -> Figure | None:
         )
         for node in nodes
     }
-    first = best[min(nodes, key=str)]
+    first = min(best.values(), key=node_of)
     return Figure(
         anchor="fig-sweep",
         number=number,

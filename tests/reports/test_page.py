@@ -349,6 +349,40 @@ def test_bw_09_the_sweep_names_the_best_number_of_threads(bare_metal: Any, tree:
     assert "990" not in matrix, "a point of the sweep is no cell of the matrix"
 
 
+def test_nodes_stand_in_the_order_of_their_numbers(bare_metal: Any, tree: Any) -> None:
+    """Node 10 comes after node 2, whatever letters say."""
+
+    def of(node: int, kernel: str, **more: Any) -> dict[str, Any]:
+        return {"cpu_node": node, "memory_node": node, "placement": "local", "kernel": kernel, **more}
+
+    rows = []
+    for node in (10, 2):
+        loaded = of(node, "chase", scope="loaded", delay=0)
+        rows += [
+            (
+                f"sweep.node{node}.t8",
+                "memory.bandwidth.read",
+                of(node, "read", scope="sweep", threads=8),
+                1e11,
+            ),
+            (f"copy.node{node}", "memory.bandwidth.copy", of(node, "copy"), 4e10),
+            (
+                f"staircase.node{node}",
+                "memory.latency.idle",
+                of(node, "chase", scope="staircase", pool_bytes=2**30),
+                1e-7,
+            ),
+            (f"loaded.node{node}", "memory.latency.loaded", loaded, 4e-7),
+            (f"loaded.node{node}", "memory.bandwidth.under_load", loaded, 2e11),
+        ]
+    page = with_latencies(bare_metal(), *rows).page()
+    for anchor in ("sweep", "stores", "staircase", "loaded"):
+        seen = tree(figure_of(page, f"fig-{anchor}")).text
+        table = seen[seen.index("State") :]
+        assert table.index("Node 2,") < table.index("Node 10,"), anchor
+    assert "GB/s on the bus, modelled" in tree(figure_of(page, "fig-stores")).text
+
+
 def test_experts_stand_beside_reading_straight_on(bare_metal: Any, tree: Any) -> None:
     machine = {"scope": "machine", "cpu_node": None, "memory_node": None}
     sheet = bare_metal()
