@@ -36,7 +36,7 @@ def medium(file_system: str | None, dax: bool) -> str:
     """What holds the bytes of a mapped file: which memory a load from it reads."""
     if file_system == "hugetlbfs":
         return HUGE_PAGES
-    if file_system in ("tmpfs", "ramfs"):
+    if file_system in ("tmpfs", "ramfs", "devtmpfs"):
         return TMPFS
     return DAX if dax else PAGE_CACHE
 

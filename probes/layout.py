@@ -48,7 +48,8 @@ class Layout:
             )
         else:
             return True
-        self.left_out.append(LeftOut(self.probe, f"read.*.node{node.id}", reason))
+        kinds = ("read", "latency") if self.profile.seconds >= 60 else ("read",)
+        self.left_out += [LeftOut(self.probe, f"{kind}.*.node{node.id}", reason) for kind in kinds]
         return False
 
     def spec(self, node: NumaNode, size: int, touch: Sequence[int], pages: str | None = None) -> Spec:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import attrs
 
@@ -42,13 +42,14 @@ def plan(probe: str, inventory: Inventory, profile: Profile, isa: str | None) ->
 
 class _Planner(Layout):
     def planned(self) -> Planned:
-        reads = self._reads()
-        latencies = latency_plan.cases(self)
+        reads = self._thinned(self._reads())
+        latencies = self._thinned(latency_plan.cases(self))
         residency = residency_plan.cases(self)
         stores = stores_plan.cases(self)
         ordered = self._ordered(reads, latencies)
+        rest = self._one_node_first([*ordered[1:], *stores])
         # What was asked for by name comes before what explains, and after the rate of the machine.
-        cases = self._timed([*ordered[:1], *file_plan.cases(self), *ordered[1:], *stores], residency)
+        cases = self._timed([*ordered[:1], *file_plan.cases(self), *rest], residency)
         self._name_what_needs_both()
         return Planned(tuple(cases), tuple(self.left_out))
 
@@ -215,6 +216,41 @@ class _Planner(Layout):
         ordered = {case.name: case for case in (*whole, *asked, *local, *reads, *cells, *latencies)}
         return list(ordered.values())
 
+    def _thinned(self, cases: list[Case]) -> list[Case]:
+        """For short profiles the cells of each node's own memory, of the nearest and of the farthest other: all of a
+        large matrix would leave no time for what explains a single node."""
+        if self.profile.seconds >= 600:
+            return cases
+        cells = {
+            (int(str(case.labels["cpu_node"])), int(str(case.labels["memory_node"])))
+            for case in cases
+            if _is_remote_cell(case)
+        }
+        wanted = nearest_and_farthest(cells, self.inventory.numa.nodes)
+        reason = (
+            "a short profile takes a node's nearest and farthest memory; --profile standard takes every cell"
+        )
+        kept = []
+        for case in cases:
+            if _is_remote_cell(case) and (case.labels["cpu_node"], case.labels["memory_node"]) not in wanted:
+                self.left_out.append(LeftOut(self.probe, case.name, reason))
+            else:
+                kept.append(case)
+        return kept
+
+    def _one_node_first(self, cases: list[Case]) -> list[Case]:
+        """For a short profile that has time for more than reads: all figures of the machine, its sockets and one node
+        come first, then the other nodes."""
+        first = next((node.id for node in self.targets if self.cpus_of[node.id]), None)
+        if not 60 <= self.profile.seconds < 600 or first is None:
+            return cases
+
+        def speaks_of_others(case: Case) -> bool:
+            nodes = {case.labels["cpu_node"], case.labels["memory_node"]}
+            return not nodes <= {first, None}
+
+        return sorted(cases, key=speaks_of_others)
+
     # --- time ---
 
     def _timed(self, reads: list[Case], residency: list[Case]) -> list[Case]:
@@ -259,6 +295,29 @@ class _Planner(Layout):
         # A plan that is cut keeps its beginning: what decides residency and the ladder stands there.
         head = sum(case.name == "read.machine" for case in timed)
         return [*timed[:head], *residency, *timed[head:]]
+
+
+def _is_remote_cell(case: Case) -> bool:
+    return case.labels["scope"] == "node" and case.labels["placement"] == "remote"
+
+
+def nearest_and_farthest(
+    cells: Collection[tuple[int, int]], nodes: Sequence[NumaNode]
+) -> set[tuple[int, int]]:
+    """Of these (CPU node, memory node): for each CPU node, and each memory node without CPUs, the cells over the least
+    and the greatest distance; the first and the last where distances are unknown or equal."""
+    distances = {node.id: node.distances for node in nodes}
+    rows: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    without_cpus = {node.id for node in nodes if not node.cpus}
+    for cpu_node, memory_node in sorted(cells):
+        rows.setdefault(("cpu", cpu_node), []).append((cpu_node, memory_node))
+        if memory_node in without_cpus:
+            rows.setdefault(("memory", memory_node), []).append((cpu_node, memory_node))
+
+    def distance(cell: tuple[int, int]) -> tuple[int, tuple[int, int]]:
+        return distances.get(cell[0], {}).get(cell[1], 0), cell
+
+    return {end(row, key=distance) for row in rows.values() for end in (min, max)}
 
 
 def _least_seconds(case: Case) -> float:

@@ -225,7 +225,7 @@ def placement(pools: Sequence[FilledPool]) -> Proof:
 
 
 def _refusal(call: str, number: int, where: str) -> str:
-    text = f"{call} refused, {error_text(number)}: placement {where} is neither set nor seen"
+    text = f"{call} refused, {error_text(number)}: placement {where} was not set, and not looked up"
     if call == "move_pages":
         text = f"{call} refused, {error_text(number)}: placement {where} cannot be seen"
     if number in (errno.EPERM, errno.ENOSYS):

@@ -8,7 +8,7 @@ from k3gate.model import k3
 from k3gate.probes import working_sets as sets
 from k3gate.probes.layout import READ_RATE, READ_RATE_MOST, TOUCH_RATE, TOUCH_RATE_MOST, Layout, Spec, sizes
 from k3gate.records import Case, HugePagePool, LeftOut, NumaNode, Scalar
-from k3gate.units import exact_bytes, quantity
+from k3gate.units import count, exact_bytes, quantity
 
 LEAST_ROUNDS = 3
 """Of the small pool; the whole image is held once, which takes as long as loading the model."""
@@ -111,7 +111,7 @@ def _case(layout: Layout, specs: Sequence[Spec], image: bool, note: str | None) 
     return Case(
         layout.probe,
         "residency.image",
-        f"Residency: {what}, {where}, touched by {threads} threads and read back",
+        f"Residency: {what}, {where}, touched by {count(threads, 'thread')} and read back",
         "residency",
         parameters,
         seconds,
@@ -151,7 +151,8 @@ def _experts(layout: Layout, specs: Sequence[Spec]) -> Case:
     return Case(
         layout.probe,
         "experts.image",
-        f"Read: {threads} threads read every expert in {quantity(held, 'B')} held for the image, in random order",
+        f"Read: every expert once by {count(threads, 'thread')}, in {quantity(held, 'B')} held for the image, in "
+        "random order",
         "residency",
         parameters,
         seconds,

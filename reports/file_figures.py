@@ -8,7 +8,7 @@ from k3gate.metrics import FILE_EXPERTS, FILE_LATENCY, FILE_READ
 from k3gate.reports import charts, thread_figures, words
 from k3gate.reports.evidence import SampleRow
 from k3gate.reports.figures import BarRow, Figure
-from k3gate.reports.readings import ends, highest, proof_line, range_of, threads_of, usable
+from k3gate.reports.readings import doubted, ends, highest, proof_line, range_of, threads_of, usable
 from k3gate.units import NBSP
 
 NAMES = (FILE_READ.name, FILE_EXPERTS.name, FILE_LATENCY.name)
@@ -32,7 +32,7 @@ def files(rows: Sequence[SampleRow], number: int) -> Figure | None:
     title = "Files read as memory"
     if read:
         best = max(read, key=lambda row: row.metric.median or 0.0)
-        title = f"A mapped file is read at up to {words.value(best.metric.median, 'B/s')}"
+        title = doubted(f"A mapped file is read at up to {words.value(best.metric.median, 'B/s')}", [best])
     return Figure(
         anchor="fig-files",
         number=number,

@@ -9,7 +9,7 @@ from k3gate.records import Cpu
 from k3gate.reports import charts, words
 from k3gate.reports.evidence import SampleRow
 from k3gate.reports.figures import BarRow, Figure
-from k3gate.reports.readings import ends, proof_line, usable
+from k3gate.reports.readings import doubted, ends, node_of, proof_line, usable
 
 
 def staircase(rows: Sequence[SampleRow], cpu: Cpu, number: int) -> Figure | None:
@@ -18,15 +18,17 @@ def staircase(rows: Sequence[SampleRow], cpu: Cpu, number: int) -> Figure | None
     if not shown:
         return None
     several = len({row.metric.labels.get("cpu_node") for row in shown}) > 1
+    shown.sort(key=node_of)
     values = [row.metric.median or 0.0 for row in shown]
     place = charts.scale(min(values) / 1.3, max(values), log=True, end=92)
     bars = [_step(row, place, several, _fits(row, cpu)) for row in shown]
     return Figure(
         anchor="fig-staircase",
         number=number,
-        title=(
+        title=doubted(
             f"From {words.nanoseconds(min(values))} ns in the first cache to "
-            f"{words.nanoseconds(max(values))} ns in memory"
+            f"{words.nanoseconds(max(values))} ns in memory",
+            shown,
         ),
         subtitle="Latency of dependent loads by the size of the chain, on a logarithmic scale; each cache is a step",
         source=proof_line(shown),
@@ -74,7 +76,7 @@ def loaded(rows: Sequence[SampleRow], number: int) -> Figure | None:
     ]
     if not points:
         return None
-    points.sort(key=lambda pair: (str(pair[0].metric.labels.get("cpu_node")), pair[0].metric.median or 0.0))
+    points.sort(key=lambda pair: (node_of(pair[0]), pair[0].metric.median or 0.0))
     place = charts.scale(0, max(chased.metric.median or 0.0 for _, chased in points), end=92)
     several = len({load.metric.labels.get("cpu_node") for load, _ in points}) > 1
     bars = []
@@ -100,7 +102,9 @@ def loaded(rows: Sequence[SampleRow], number: int) -> Figure | None:
     return Figure(
         anchor="fig-loaded",
         number=number,
-        title=f"Under load memory answers in up to {words.nanoseconds(worst[1].metric.median)} ns",
+        title=doubted(
+            f"Under load memory answers in up to {words.nanoseconds(worst[1].metric.median)} ns", worst
+        ),
         subtitle="Latency in ns from 0, against the read bandwidth that the other cores of the node reached meanwhile",
         source=proof_line([chased for _, chased in points]),
         links=ends([chased for _, chased in points]),

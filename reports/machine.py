@@ -102,8 +102,8 @@ def processor(inventory: Inventory) -> Iterable[tuple[str, str]]:
     yield (
         "Sockets, cores, threads",
         ", ".join(
-            f"{number:,} {name}" if number is not None else f"{name} unknown"
-            for number, name in ((cpu.sockets, "sockets"), (cpu.cores, "cores"), (cpu.threads, "threads"))
+            units.count(number, name) if number is not None else f"{name}s unknown"
+            for number, name in ((cpu.sockets, "socket"), (cpu.cores, "core"), (cpu.threads, "thread"))
         ),
     )
     yield "CPUs online", units.cpu_list(cpu.online) if cpu.online is not None else UNKNOWN

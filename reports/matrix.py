@@ -12,6 +12,7 @@ from k3gate.reports.evidence import Index, SampleRow
 from k3gate.reports.figures import Cell, Figure, Matrix
 from k3gate.reports.readings import (
     conditions,
+    doubted,
     ends,
     latency_title,
     numa_title,
@@ -114,7 +115,7 @@ def figure(
     return Figure(
         anchor=kind.anchor,
         number=number,
-        title=kind.title(values),
+        title=doubted(kind.title(values), ordered),
         subtitle=kind.subtitle,
         source=f"{conditions(ordered[0].metric)}. {proof_line(ordered)}",
         links=ends(ordered),

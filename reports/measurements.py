@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import attrs
 from markupsafe import Markup
 
 from k3gate import metrics, units
@@ -21,11 +22,15 @@ from k3gate.reports import (
 from k3gate.reports.evidence import Index, SampleRow
 from k3gate.reports.figures import Absent, BarRow, Figure
 from k3gate.reports.readings import (
+    beside_paper,
     conditions,
+    confounders,
+    doubted,
     ends,
     half_width,
     highest,
     is_local,
+    node_of,
     proof_line,
     range_of,
     rates_title,
@@ -34,12 +39,13 @@ from k3gate.reports.readings import (
     scope_of,
     signed,
     spread,
-    threads_of,
     usable,
 )
 from k3gate.units import NBSP
 
 MOST_ROWS = 48
+_RATES = ("fig-numa", "fig-rates", "fig-pages", "fig-sweep", "fig-experts", "fig-stores")
+"""Figures of bandwidth, beside which stands what of the machine may have lowered it."""
 
 
 class Measurements:
@@ -58,7 +64,7 @@ class Measurements:
         self._experts = self._of(metrics.EXPERT_READ)
         self._stored = self._of(metrics.MEMORY_WRITE, metrics.MEMORY_COPY, metrics.MEMORY_TRIAD)
         self._files = [row for row in self._index.samples if row.metric.name in file_figures.NAMES]
-        self.items: tuple[Figure | Absent, ...] = (
+        items: tuple[Figure | Absent, ...] = (
             self._matrix(self._reads, matrix.BANDWIDTH),
             self._matrix(self._latencies, matrix.LATENCY),
             self._rates(),
@@ -71,6 +77,13 @@ class Measurements:
             self._under_load(),
             self._residency(),
             *self._mapped_files(),
+        )
+        spoiled = confounders(record)
+        self.items = tuple(
+            attrs.evolve(item, source=f"{item.source} {spoiled}")
+            if isinstance(item, Figure) and item.anchor in _RATES
+            else item
+            for item in items
         )
 
     def _of(self, *declarations: MetricDeclaration) -> list[SampleRow]:
@@ -115,7 +128,7 @@ class Measurements:
         )
         place = charts.scale(0, top, end=92)
         order = {"core": 0, "node": 1, "socket": 2, "machine": 3}
-        wanted.sort(key=lambda row: order.get(scope_of(row), len(order)))
+        wanted.sort(key=lambda row: (order.get(scope_of(row), len(order)), node_of(row)))
         bars = []
         for row in wanted:
             metric = row.metric
@@ -131,24 +144,28 @@ class Measurements:
         return Figure(
             anchor="fig-rates",
             number=self._number(),
-            title=rates_title(best),
-            subtitle=f"Read bandwidth in GB/s from 0; bar: median; whisker: 95 % interval over rounds{tail}",
+            title=doubted(rates_title(best), wanted),
+            subtitle="Read bandwidth in GB/s from 0, beside the paper rate of the memory that is read (a node's and a "
+            f"socket's: their even share); bar: median; whisker: 95 % interval over rounds{tail}",
             source=f"{conditions(wanted[-1].metric)}. {proof_line(wanted)}",
             links=ends(wanted),
-            head=("Who reads", "Read bandwidth", "GB/s", "95 % interval", "Threads", "State"),
+            head=("Who reads", "Read bandwidth", "GB/s", "95 % interval", "On paper", "Of paper", "State"),
             bars=tuple(bars),
         )
 
     def _row(self, row: SampleRow, parts: Sequence[Markup]) -> BarRow:
         metric = row.metric
+        who = words.capital(words.reading(row.metric.labels) or row.outcome.title or row.outcome.case)
+        threads = metric.labels.get("threads")
+        many = words.count(threads, "thread") if isinstance(threads, int) else "threads unknown"
         return BarRow(
-            title=words.capital(words.reading(row.metric.labels) or row.outcome.title or row.outcome.case),
+            title=f"{who}, {many}",
             sub="",
             chart=charts.cell(parts),
             figures=(
                 words.rate(metric.median),
                 range_of(metric),
-                threads_of(metric),
+                *beside_paper(metric, self._record.inventory),
             ),
             link=row.link,
             state=words.STATES[metric.state],
@@ -255,6 +272,7 @@ class Measurements:
                 if loss >= 0
                 else "Small pages cost no bandwidth here"
             )
+            title = doubted(title, [row for pair in pairs for row in pair])
         return Figure(
             anchor="fig-pages",
             number=self._number(),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from k3gate import units
-from k3gate.records import Metric, Scalar
-from k3gate.reports import words
+from k3gate import topology, units
+from k3gate.metrics import OTHER_SHARE, STEAL_SHARE
+from k3gate.records import Inventory, Metric, RunRecord, Scalar, State
+from k3gate.reports import machine, words
 from k3gate.reports.evidence import Link, SampleRow
 from k3gate.reports.unseen import SEEN
 from k3gate.units import NBSP
@@ -45,6 +47,12 @@ def scope_of(row: SampleRow) -> str:
     return str(row.metric.labels.get("scope"))
 
 
+def node_of(row: SampleRow) -> float:
+    """Where the node whose cores measure stands among nodes: by its number; what names none comes last."""
+    node = row.metric.labels.get("cpu_node")
+    return node if isinstance(node, int) else math.inf
+
+
 def is_local(row: SampleRow) -> bool:
     labels = row.metric.labels
     remote = labels.get("cpu_node") != labels.get("memory_node") or labels.get("placement") == "remote"
@@ -76,6 +84,39 @@ def range_of(metric: Metric) -> str:
 def threads_of(metric: Metric) -> str:
     threads = metric.labels.get("threads")
     return f"{threads:,}" if isinstance(threads, int) else "unknown"
+
+
+def beside_paper(metric: Metric, inventory: Inventory, carried: float | None = None) -> tuple[str, str]:
+    """(paper rate in GB/s of the memory that is read, share of it), each a word where it is not known.
+
+    `carried`: what the share is of, where it is not the median. Where the proof of the ceiling does not hold, the
+    paper rate is in doubt, and so is a share of it.
+    """
+    rate, _ = topology.paper_share(inventory, metric.labels)
+    if rate is None:
+        return "unknown", "unknown"
+    if any(proof.name == "ceiling" and proof.ok is not True for proof in metric.proofs):
+        return words.rate(rate), "not known"
+    return words.rate(rate), words.share(((metric.median or 0.0) if carried is None else carried) / rate)
+
+
+def confounders(record: RunRecord) -> str:
+    """What of this machine is known to spoil rates, as the inventory and the run found it."""
+    found = list(machine.settings(record.inventory))
+    bad = [f"{one.name}: {one.found} ({one.effect})" for one in found if one.spoils]
+    unknown = [one.name for one in found if one.found == machine.UNKNOWN]
+    parts = [
+        f"May lower these figures: {'; '.join(bad)}." if bad else "No setting was found that lowers them."
+    ]
+    if unknown:
+        parts.append(f"Not known: {words.listed(unknown)}.")
+    for declaration, who in ((OTHER_SHARE, "Other processes"), (STEAL_SHARE, "A hypervisor")):
+        share = next(
+            (m.median for o in record.outcomes for m in o.metrics if m.name == declaration.name), None
+        )
+        told = "an unknown share" if share is None else words.share(share, 2)
+        parts.append(f"{who} took {told} of the CPU time.")
+    return " ".join(parts)
 
 
 def signed(mark: float) -> str:
@@ -129,6 +170,12 @@ def proof_line(rows: Sequence[SampleRow]) -> str:
 
 def ends(rows: Sequence[SampleRow]) -> tuple[Link, ...]:
     return (rows[0].link,) if len(rows) == 1 else (rows[0].link, rows[-1].link)
+
+
+def doubted(title: str, rows: Iterable[SampleRow | None]) -> str:
+    """`title`, with a word of doubt where a row that it rests on was not stable."""
+    unstable = any(row is not None and row.metric.state is not State.OK for row in rows)
+    return f"{title} (unstable)" if unstable else title
 
 
 def numa_title(rates: Mapping[tuple[Scalar, Scalar], float]) -> str:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from markupsafe import Markup
 
 from k3gate import units
-from k3gate.records import Metric, State
+from k3gate.records import Metric
 from k3gate.reports import charts, words
 from k3gate.reports.evidence import SampleRow
 from k3gate.reports.figures import BarRow, Figure
-from k3gate.reports.readings import ends, highest, proof_line, range_of, usable
+from k3gate.reports.readings import doubted, ends, highest, node_of, proof_line, range_of, usable
 from k3gate.units import NBSP
 
 
@@ -29,7 +29,7 @@ def sweep(reads: Sequence[SampleRow], number: int) -> Figure | None:
     ]
     if not swept:
         return None
-    shown.sort(key=lambda row: (str(row.metric.labels.get("cpu_node")), _threads(row)))
+    shown.sort(key=lambda row: (node_of(row), _threads(row)))
     place = charts.scale(0, max(highest(row.metric) for row in shown), end=92)
     best = {
         node: max(
@@ -38,15 +38,14 @@ def sweep(reads: Sequence[SampleRow], number: int) -> Figure | None:
         )
         for node in nodes
     }
-    first = best[min(nodes, key=str)]
-    steady = all(row.metric.state is State.OK for row in best.values())
-    doubt = "" if steady else " (unstable)"
+    first = min(best.values(), key=node_of)
     return Figure(
         anchor="fig-sweep",
         number=number,
-        title=(
+        title=doubted(
             f"Node {first.metric.labels.get('cpu_node')} reads fastest with "
-            f"{words.count(_threads(first), 'thread')}{doubt}"
+            f"{words.count(_threads(first), 'thread')}",
+            best.values(),
         ),
         subtitle="Local read bandwidth in GB/s from 0, by threads: one per physical core first, SMT siblings after; "
         "dark: the best of its node",
@@ -130,6 +129,7 @@ def experts(rows: Sequence[SampleRow], reads: Sequence[SampleRow], number: int) 
         title = (
             f"Experts in random order keep {units.significant(min(ratios) * 100, 2)}{NBSP}% of the bandwidth"
         )
+        title = doubted(title, [row for pair in pairs for row in pair])
     return Figure(
         anchor="fig-experts",
         number=number,

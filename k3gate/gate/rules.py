@@ -12,10 +12,17 @@ from k3gate.gate.targets import Target
 from k3gate.metrics import RESIDENCY_BYTES
 from k3gate.model.residency import Image
 from k3gate.probing.outcomes import evidence as believed
-from k3gate.records import Evidence, Metric, RunRecord, State, Verdict
+from k3gate.records import Evidence, Metric, Proof, RunRecord, State, Verdict
 
 _BANDWIDTH = "memory.bandwidth."
-_RESIDENCY_PROOFS = {"checksum": "what it holds", "resident": "that it stayed in memory"}
+_RESIDENCY_PROOFS = {
+    "checksum": "what it holds",
+    "resident": "that it stayed in memory",
+    "placement": "on which nodes it lay",
+}
+_ALLOW_PLACEMENT = (
+    "Allow the calls mbind and move_pages to the process (in a container: CAP_SYS_NICE), then run again."
+)
 
 
 def bare_metal(record: RunRecord) -> Judgement:
@@ -86,7 +93,7 @@ def placement(record: RunRecord) -> Judgement:
             f"The placement of {len(open_)} of {total} bandwidth figures is unknown ({open_[0][1]}).",
             tuple(row for row, _ in open_),
             observed=observed,
-            remedy="Allow the move_pages call to the process (in a container: CAP_SYS_NICE), then run again.",
+            remedy=_ALLOW_PLACEMENT,
         )
     if not good:
         return unproven("No bandwidth was measured in this run, so there is nothing to prove.")
@@ -177,17 +184,19 @@ def residency(record: RunRecord, target: Target) -> Judgement:
             f"{observed}, {units.exact_bytes(int(need - size))} less than needed: {image.arithmetic()}.{note}"
         )
     elif open_ is not None:
-        reason = f"{observed}, but {open_}."
+        reason = f"{observed}, but {_RESIDENCY_PROOFS[open_.name]} is not proven ({open_.detail})."
     elif (guest := hardware.virtual(inventory)) is not None:
         reason = f"{observed}, in a guest: {guest}, and the host may have promised the same memory to others."
     else:
         return Judgement(
             Verdict.PASS, f"{observed}; needed: {image.arithmetic()}.{note}", size, unit="B", evidence=(row,)
         )
-    more = "Free memory so that the whole image can be taken, or add memory, and run again."
-    return unproven(
-        reason, (row,), observed=size, unit="B", remedy=more if size < need and not pool else None
-    )
+    remedy = None
+    if size < need and not pool:
+        remedy = "Free memory so that the whole image can be taken, or add memory, and run again."
+    elif flaw is None and size >= need and open_ is not None and open_.name == "placement":
+        remedy = _ALLOW_PLACEMENT
+    return unproven(reason, (row,), observed=size, unit="B", remedy=remedy)
 
 
 def _lost(rows: Sequence[tuple[str, Metric]], need: int) -> tuple[str, str, str] | None:
@@ -233,12 +242,13 @@ def _too_small(record: RunRecord, image: Image) -> Judgement | None:
     )
 
 
-def _unseen(metric: Metric) -> str | None:
-    """Which proof that a pass needs could not be taken, or is not there."""
-    for name, words in _RESIDENCY_PROOFS.items():
-        found = next((proof for proof in metric.proofs if proof.name == name), None)
-        if found is None or found.ok is None:
-            return f"{words} is not proven ({found.detail if found else 'no proof was kept'})"
+def _unseen(metric: Metric) -> Proof | None:
+    """The first proof that a pass needs and that could not be taken, or is not there."""
+    for name in _RESIDENCY_PROOFS:
+        absent = Proof(name, None, "no proof was kept")
+        found = next((proof for proof in metric.proofs if proof.name == name), absent)
+        if found.ok is None:
+            return found
     return None
 
 

@@ -21,6 +21,8 @@ PROBE = "memory"
 """Which measures them."""
 MOUNTS = "/proc/self/mountinfo"
 _MOUNTS_BYTES = 4 << 20
+_WITHOUT_BLOCKS = ("hugetlbfs", "tmpfs", "ramfs")
+"""File systems that hold data, yet may count no blocks: without a limit of their own they are as large as memory."""
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
     stat.S_IFSOCK: "a socket",
@@ -56,7 +58,14 @@ def asked(paths: Sequence[str], probes: Sequence[str] | None) -> tuple[MemoryFil
         raise UsageError(
             f"{OPTION} is measured by the probe {PROBE}, which --probe leaves out: add --probe {PROBE}"
         )
-    return tuple(look(path) for path in paths)
+    found: dict[tuple[int, int], MemoryFile] = {}
+    for path in paths:
+        file = look(path)
+        before = found.setdefault((file.device, file.inode), file)
+        if before is not file:
+            same = "" if before.path == file.path else f", which is {before.path},"
+            raise UsageError(f"{OPTION}: {file.path}{same} is named twice: name each file or folder once")
+    return tuple(found.values())
 
 
 def refuse_changed(cases: Iterable[Case]) -> None:
@@ -77,10 +86,12 @@ def _file(path: str, found: os.stat_result) -> MemoryFile:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         data = _first_hole(descriptor, found.st_size)
-        page = _page_bytes(os.fstatvfs(descriptor).f_bsize, path, found.st_dev)
+        space = os.fstatvfs(descriptor)
+        page = _page_bytes(space.f_bsize, path, found.st_dev)
     finally:
         os.close(descriptor)
     file_system, dax = mounted(path, found.st_dev)
+    _refuse_without_data(path, file_system, space)
     return MemoryFile(path, False, found.st_size, data, found.st_dev, found.st_ino, file_system, dax, page)
 
 
@@ -89,10 +100,19 @@ def _folder(path: str, found: os.stat_result) -> MemoryFile:
         raise UsageError(f"{OPTION}: {path}: no file can be made there: give a folder that may be written to")
     space = os.statvfs(path)
     file_system, dax = mounted(path, found.st_dev)
+    _refuse_without_data(path, file_system, space)
     page = _page_bytes(space.f_bsize, path, found.st_dev)
     # hugetlbfs counts blocks only where its mount has a limit of its own.
     free = space.f_bavail * space.f_frsize if space.f_blocks else None
     return MemoryFile(path, True, free, free, found.st_dev, found.st_ino, file_system, dax, page)
+
+
+def _refuse_without_data(path: str, file_system: str | None, space: os.statvfs_result) -> None:
+    """What the kernel makes up as it is read, as in /proc and /sys, lies in no memory, and takes no new files."""
+    made_up = space.f_blocks == 0 and file_system not in _WITHOUT_BLOCKS
+    if made_up and not (file_system or "").startswith("fuse"):
+        kind = f"a {file_system}" if file_system else "a file system"
+        raise UsageError(f"{OPTION}: {path} is in {kind} that holds no data: give a file or folder that does")
 
 
 def _first_hole(descriptor: int, size: int) -> int:

@@ -90,7 +90,7 @@ def plan(
 
     Groups beyond 90 % of the usable memory go first. Cases that do not fit the budget then lose rounds down
     to 3, then the last cases of the longest probe go, and those that still fit come back. All that is left out
-    is named, with the sum.
+    is named, with the sum. The first case of a group that stays is priced with the set-up of the group.
     Raises `UsageError` where `only` matches nothing.
     """
     cases: list[Case] = []
@@ -249,7 +249,17 @@ def _select(cases: list[Case], only: Sequence[str]) -> list[Case]:
         if not hits:
             raise UsageError(f"no case matches {printable(pattern)!r}: {suggest(pattern, names)}")
         chosen |= hits
-    return [case for name, case in zip(names, cases, strict=True) if name in chosen]
+    found: list[Case] = []
+    builders: dict[tuple[str, str], Case] = {}
+    begun: set[tuple[str, str]] = set()
+    for name, case in zip(names, cases, strict=True):
+        group = (case.probe, case.group)
+        builder = builders.setdefault(group, case)
+        if name in chosen:
+            # A group's set-up stands in its first case: without that one, the next does it.
+            found.append(case if group in begun else _with_set_up_of(builder, case))
+            begun.add(group)
+    return found
 
 
 def _within_memory(cases: list[Case], inventory: Inventory, left_out: list[LeftOut]) -> list[Case]:
@@ -280,21 +290,27 @@ def _within_budget(cases: list[Case], profile: Profile, left_out: list[LeftOut])
     wanted = {(case.probe, case.name): case.rounds for case in cases}
     whole = _seconds(cases)
     most = max(wanted.values(), default=0)
-    while _seconds(cases) > budget and most > LEAST_ROUNDS:
+    while most > LEAST_ROUNDS and _beyond(_seconds(cases), budget):
         most -= 1
         cases = [attrs.evolve(case, rounds=min(case.rounds, most)) for case in cases]
-    ordered = cases
-    dropped: list[Case] = []
-    while cases and _seconds(cases) > budget:
-        last = _last_of_longest(cases)
-        cases = [case for case in cases if case is not last]
-        dropped.insert(0, last)
+    kept, dropped = _cut(cases, budget)
+    ledger = _Ledger(kept)
     # A cheap case must not go because it stood behind a dear one.
+    returned: dict[tuple[str, str], Case] = {}
+    refused: list[Case] = []
+    builders: dict[tuple[str, str], Case] = {}
     for case in dropped:
-        kept = [*cases, case]
-        if _seconds(kept) <= budget:
-            cases = [one for one in ordered if one in kept]
-    for case in cases:
+        group = (case.probe, case.group)
+        builder = builders.setdefault(group, case)
+        candidate = case if group in ledger.rounds else _with_set_up_of(builder, case)
+        if not _beyond(ledger.seconds + ledger.price(candidate), budget):
+            ledger.add(candidate)
+            returned[case.probe, case.name] = candidate
+        else:
+            refused.append(candidate)
+    staying = {(case.probe, case.name): case for case in kept} | returned
+    ordered = [staying[case.probe, case.name] for case in cases if (case.probe, case.name) in staying]
+    for case in ordered:
         before = wanted[(case.probe, case.name)]
         if case.rounds < before:
             reason = (
@@ -302,28 +318,94 @@ def _within_budget(cases: list[Case], profile: Profile, left_out: list[LeftOut])
                 f"more than {room}"
             )
             left_out.append(LeftOut(case.probe, case.name, reason))
-    for case in dropped:
-        if case not in cases:
-            seconds = _seconds([one for one in ordered if one in cases or one is case])
-            left_out.append(
-                LeftOut(
-                    case.probe,
-                    case.name,
-                    f"{case.rounds} rounds of it take {duration(seconds - _seconds(cases))}; with it the plan "
-                    f"takes {duration(seconds)}, more than {room}",
-                )
+    for case in refused:
+        more = ledger.price(case)
+        left_out.append(
+            LeftOut(
+                case.probe,
+                case.name,
+                f"{case.rounds} rounds of it take {duration(more)}; with it the plan "
+                f"takes {duration(ledger.seconds + more)}, more than {room}",
             )
-    return cases
+        )
+    return ordered
+
+
+def _cut(cases: Sequence[Case], budget: float) -> tuple[list[Case], list[Case]]:
+    """(what is kept, what goes), each in order: the last cases of the probe that takes longest go, one by one, until
+    the rest fits; a probe's only case goes last of all."""
+    own: dict[str, list[Case]] = {}
+    for case in cases:
+        own.setdefault(case.probe, []).append(case)
+    # What the first n cases of a probe take: (timed and set-up, starts of workers as well).
+    sums = {probe: _running_sums(some) for probe, some in own.items()}
+    left = {probe: len(some) for probe, some in own.items()}
+
+    def seconds() -> float:
+        return sum(sums[probe][number][1] for probe, number in left.items())
+
+    dropped: list[Case] = []
+    while any(left.values()) and _beyond(seconds(), budget):
+        several = [probe for probe, number in left.items() if number > 1]
+        several = several or [probe for probe, number in left.items() if number]
+        longest = max(several, key=lambda probe: sums[probe][left[probe]][0])
+        left[longest] -= 1
+        dropped.append(own[longest][left[longest]])
+    return [case for probe, some in own.items() for case in some[: left[probe]]], dropped[::-1]
+
+
+def _running_sums(cases: Sequence[Case]) -> list[tuple[float, float]]:
+    """Of the first 0, 1, 2 ... of these cases: (their seconds in all rounds, with the starts of their workers)."""
+    rounds: dict[str, int] = {}
+    measured = starts = 0.0
+    sums = [(0.0, 0.0)]
+    for case in cases:
+        measured += case.seconds * case.rounds
+        before = rounds.get(case.group, 0)
+        rounds[case.group] = max(before, case.rounds)
+        starts += WORKER_START_SECONDS * (rounds[case.group] - before)
+        sums.append((measured, measured + starts))
+    return sums
+
+
+class _Ledger:
+    """What a growing plan takes, without counting it anew for each case that might join."""
+
+    def __init__(self, cases: Sequence[Case]) -> None:
+        self.seconds = _seconds(cases)
+        self.rounds: dict[tuple[str, str], int] = {}
+        """The workers of each group: its most rounds."""
+        for case in cases:
+            self._count(case)
+
+    def price(self, case: Case) -> float:
+        """What the plan takes longer with this case."""
+        workers = max(0, case.rounds - self.rounds.get((case.probe, case.group), 0))
+        return case.seconds * case.rounds + WORKER_START_SECONDS * workers
+
+    def add(self, case: Case) -> None:
+        self.seconds += self.price(case)
+        self._count(case)
+
+    def _count(self, case: Case) -> None:
+        group = (case.probe, case.group)
+        self.rounds[group] = max(case.rounds, self.rounds.get(group, 0))
+
+
+def _beyond(seconds: float, budget: float) -> bool:
+    """Whether this is more than the budget; a running sum that its rounding may have put below it is more."""
+    return seconds > budget * (1 - 1e-9)
+
+
+def _with_set_up_of(builder: Case, case: Case) -> Case:
+    """`case` priced as the first of its group, whose set-up it then does in place of `builder`, which was."""
+    more = builder.setup_seconds - case.setup_seconds
+    if more <= 0:
+        return case
+    seconds = case.seconds + more
+    limit = max(case.time_limit_s, 3 * seconds)
+    return attrs.evolve(case, seconds=seconds, setup_seconds=builder.setup_seconds, time_limit_s=limit)
 
 
 def _seconds(cases: Sequence[Case]) -> float:
     return sum(execution.seconds for execution in executions(cases))
-
-
-def _last_of_longest(cases: Sequence[Case]) -> Case:
-    """The least important case of the probe that takes longest; a probe's only case goes last of all."""
-    probes: dict[str, list[Case]] = {}
-    for case in cases:
-        probes.setdefault(case.probe, []).append(case)
-    several = [own for own in probes.values() if len(own) > 1] or list(probes.values())
-    return max(several, key=lambda own: sum(case.seconds * case.rounds for case in own))[-1]

@@ -40,6 +40,23 @@ def test_what_is_no_file_of_the_right_size_gets_one_line(cli, tmp_path: Path, wh
     assert not (tmp_path / "runs.sqlite").exists()
 
 
+@pytest.mark.parametrize("place", ["/proc", "/sys", "/proc/self/status", "/sys/kernel"])
+def test_what_the_kernel_makes_up_is_refused_before_anything_is_planned(cli, place: str) -> None:
+    line = cli("run", "--memory-file", place, "--dry-run").complaint()
+    assert place in line and ("holds no data" in line or "may be written to" in line or "is empty" in line)
+
+
+def test_one_file_is_named_once(cli, tmp_path: Path) -> None:
+    (tmp_path / "weights").write_bytes(b"x" * 4096)
+    (tmp_path / "link").symlink_to("weights")
+    paths = ("--memory-file", tmp_path / "weights", "--memory-file", tmp_path / "link", "--dry-run")
+    line = cli("run", *paths).complaint()
+    assert f"{tmp_path / 'link'}, which is {tmp_path / 'weights'}, is named twice" in line
+    assert (
+        "/dev/shm is named twice" in cli("run", *["--memory-file", "/dev/shm"] * 2, "--dry-run").complaint()
+    )
+
+
 def test_a_file_that_no_chosen_probe_reads_is_not_passed_over(cli) -> None:
     line = cli("run", "--probe", "selftest", "--memory-file", "/dev/shm").complaint()
     assert "add --probe memory" in line

@@ -136,7 +136,8 @@ def test_a_proof_that_failed_spoils_the_evidence_and_not_the_machine(
     check: Any, make_record: Any, build: Any, name: str
 ) -> None:
     """A stray thread or a neighbour that takes memory must not turn a good machine down."""
-    proofs = (Proof("checksum", True, "seen"), Proof("resident", True, "seen"), Proof(name, False, "moved"))
+    sound = ("checksum", "resident", "placement")
+    proofs = (*(Proof(one, True, "seen") for one in sound if one != name), Proof(name, False, "moved"))
     for state in (State.OK, State.FAILED):
         held = build.residency(build.LAB_IMAGE, state=state, reason="a proof failed: moved", proofs=proofs)
         found = check(make_record([held]), "prototype.residency")
@@ -144,16 +145,18 @@ def test_a_proof_that_failed_spoils_the_evidence_and_not_the_machine(
         assert "moved" in found.reason
 
 
-@pytest.mark.parametrize("name", ["checksum", "resident"])
+@pytest.mark.parametrize("name", ["checksum", "resident", "placement"])
 def test_an_image_passes_only_with_its_proofs(check: Any, make_record: Any, build: Any, name: str) -> None:
-    both = (Proof("checksum", True, "seen"), Proof("resident", True, "seen"))
-    kept = tuple(proof for proof in both if proof.name != name)
-    for proofs in (kept, (*kept, Proof(name, None, "smaps refused"))):
+    """A refused mbind leaves the placement unknown, and what is unknown never passes."""
+    every = tuple(Proof(one, True, "seen") for one in ("checksum", "resident", "placement"))
+    kept = tuple(proof for proof in every if proof.name != name)
+    for proofs in (kept, (*kept, Proof(name, None, "the call was refused"))):
         found = check(make_record([build.residency(build.LAB_IMAGE, proofs=proofs)]), "prototype.residency")
         assert found.verdict is Verdict.UNPROVEN
         assert "not proven" in found.reason
+        assert (found.remedy is not None and "mbind" in found.remedy) is (name == "placement")
     assert check(
-        make_record([build.residency(build.LAB_IMAGE, proofs=both)]), "prototype.residency"
+        make_record([build.residency(build.LAB_IMAGE, proofs=every)]), "prototype.residency"
     ).verdict is (Verdict.PASS)
 
 

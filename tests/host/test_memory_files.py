@@ -118,6 +118,31 @@ def test_the_file_system_is_that_of_the_mount(
     assert memory_files.mounted(path, device) == (None, False)
 
 
+@pytest.mark.parametrize(
+    ("system", "holds"),
+    [
+        ("proc", False),
+        ("sysfs", False),
+        ("cgroup2", False),
+        ("tmpfs", True),
+        ("fuse.sshfs", True),
+        (None, False),
+    ],
+)
+def test_a_folder_that_counts_no_blocks_holds_data_only_where_its_kind_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str | None, holds: bool
+) -> None:
+    """Root may write to pseudo folders, as far as their modes tell."""
+    space = os.statvfs_result((4096, 4096, 0, 0, 0, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(memory_files.os, "statvfs", lambda path: space)
+    monkeypatch.setattr(memory_files, "mounted", lambda path, device: (system, False))
+    if holds:
+        assert memory_files.look(str(tmp_path)).bytes is None
+    else:
+        with pytest.raises(UsageError, match="holds no data"):
+            memory_files.look(str(tmp_path))
+
+
 def plan(file: MemoryFile) -> list[Case]:
     """Two cases of a stored plan: one of the file, one of none."""
     cases = [Case("memory", "file1.read", "", "file1", {"file": attrs.asdict(file)}, 1.0, 0)]

@@ -93,7 +93,8 @@ def test_a_node_without_memory_is_no_column_but_its_cpus_read_elsewhere(make_inv
     )
     assert not any(name.endswith("node1") for name in names_of(planned))
     assert "read.node1.node0" in names_of(planned)
-    assert any("node 1 has no memory" in one.reason for one in planned.left_out)
+    without = {one.case for one in planned.left_out if "node 1 has no memory" in one.reason}
+    assert without == {"read.*.node1", "latency.*.node1"}
     assert case_of(planned, "read.machine").labels["threads"] == 64
 
 
@@ -353,6 +354,46 @@ def test_a_short_run_on_eight_nodes_keeps_what_decides_the_machine(make_inventor
     assert {"read.machine", "residency.image"} <= set(names)
     assert planned.seconds <= 18.0
     assert all(case.rounds == 3 for case in planned.cases)
+
+
+def _grid(make_inventory, count: int, memory_only: int = 0) -> Inventory:
+    """So many nodes of two sockets; another node of the same socket is near."""
+    ids = range(count + memory_only)
+
+    def node(number: int) -> NumaNode:
+        cpus = tuple(range(64 // count * number, 64 // count * (number + 1))) if number < count else ()
+        distances = {other: 10 if other == number else 12 + 20 * (other % 2 != number % 2) for other in ids}
+        return NumaNode(number, cpus, 96 * 2**30, 90 * 2**30, "dram" if cpus else "cxl", distances)
+
+    return with_nodes(make_inventory("bare_metal"), *map(node, ids))
+
+
+def test_a_short_profile_thins_the_cells_between_nodes_and_names_the_others(make_inventory) -> None:
+    inventory = _grid(make_inventory, 8, memory_only=1)
+    planned = plan_of(inventory)
+    for kind in ("read", "latency"):
+        cells = {name for name in names_of(planned) if name.startswith(f"{kind}.node3.")}
+        assert cells == {f"{kind}.node3.node{node}" for node in (3, 1, 8)}, "own, nearest, farthest"
+        assert f"{kind}.node3.node5" in {one.case for one in planned.left_out}
+        # Memory without CPUs is never left unread: each such node keeps its nearest and its farthest reader.
+        assert {f"{kind}.node0.node8", f"{kind}.node7.node8"} <= names_of(planned)
+    every = plan_of(inventory, Profile("standard", 1200.0))
+    assert sum(name.startswith(("read.node", "latency.node")) for name in names_of(every)) == 2 * 8 * 9
+
+
+@pytest.mark.parametrize("nodes", [8, 16, 32])
+def test_a_short_profile_keeps_all_figures_of_one_node_on_a_machine_of_many(
+    make_inventory, nodes: int
+) -> None:
+    from k3gate.probing import plan
+
+    inventory = _grid(make_inventory, nodes)
+    kept = {case.name for case in plan.plan([MemoryProbe()], inventory, QUICK).cases}
+    figures = ("read.core", "read.4k", "experts", "staircase", "latency.4k", "loaded", "copy", "copy_nt")
+    wanted = {f"{figure}.node0" for figure in figures} | {"read.machine", "residency.image"}
+    wanted |= {"experts.machine", "read.interleaved"}
+    wanted |= {name for name in names_of(plan_of(inventory)) if name.startswith("sweep.")}
+    assert wanted <= kept
 
 
 def test_a_part_of_the_image_is_not_called_the_image(make_inventory) -> None:

@@ -89,6 +89,58 @@ def test_dropping_takes_from_the_longest_probe(make_inventory) -> None:
     assert [one.case for one in planned.left_out] == ["l1", "l2"]
 
 
+def _first_with_set_up() -> list[Case]:
+    return [
+        case("dear", "a", seconds=2.0),
+        case("builds", "b", seconds=9.0, setup_seconds=5.0),
+        case("follows", "b", seconds=1.0, setup_seconds=0.5),
+        case("more", "b", seconds=1.0, setup_seconds=0.5),
+    ]
+
+
+def test_a_case_that_comes_back_without_the_first_of_its_group_is_priced_with_its_set_up(
+    make_inventory,
+) -> None:
+    """The worker must build what the group shares, whichever case of it comes first."""
+    probe = FixedProbe(_first_with_set_up())
+    planned = plan.plan([probe], make_inventory(), Profile("tiny", 32.0))
+    assert [(c.name, c.seconds, c.setup_seconds) for c in planned.cases] == [
+        ("dear", 2.0, 0.0),
+        ("follows", 5.5, 5.0),
+        ("more", 1.0, 0.5),
+    ]
+    # 2 + 5.5 in three rounds of two workers are 24.3 s; the plan of 24 s has no room for them.
+    planned = plan.plan([probe], make_inventory(), Profile("tiny", 24.0 / plan.BUDGET_SHARE))
+    assert [c.name for c in planned.cases] == ["dear"]
+
+
+def test_a_chosen_case_is_priced_with_the_set_up_of_its_group(make_inventory) -> None:
+    probe = FixedProbe(_first_with_set_up())
+    chosen = plan.plan([probe], make_inventory(), profiles.load("quick"), only=["*/follows", "*/more"])
+    assert [(c.name, c.seconds, c.setup_seconds) for c in chosen.cases] == [
+        ("follows", 5.5, 5.0),
+        ("more", 1.0, 0.5),
+    ]
+
+
+def test_planning_looks_at_each_of_many_cases_a_few_times_only(make_inventory, monkeypatch) -> None:
+    """Large machines have thousands of cells: a plan that counts all of them anew for each takes minutes."""
+    counted = 0
+    honest = plan.executions
+
+    def counting(cases):
+        nonlocal counted
+        found = list(cases)
+        counted += len(found)
+        return honest(found)
+
+    monkeypatch.setattr(plan, "executions", counting)
+    many = [case(f"c{number}", f"g{number % 64}", seconds=0.1) for number in range(2000)]
+    planned = plan.plan([FixedProbe(many)], make_inventory(), profiles.load("quick"))
+    assert 0 < len(planned.cases) < 2000
+    assert counted < 20 * len(many)
+
+
 def test_a_group_beyond_the_usable_memory_is_left_out_with_the_arithmetic(make_inventory) -> None:
     cases = [case("fits", "a", bytes=900_000_000), case("big", "b", bytes=900_000_001)]
     inventory = make_inventory(limits={"usable_memory_bytes": 10**9})

@@ -75,3 +75,8 @@ def test_the_grant_of_amx_has_three_answers(make_inventory: Any, amx: Amx, words
 def test_swap_whose_use_is_unknown_is_not_unused(make_inventory: Any, used: int | None, words: str) -> None:
     inventory = make_inventory("vm", memory={"swap_total_bytes": 8 * GIB, "swap_used_bytes": used})
     assert shown(inventory, "Swap") == (words, True)
+
+
+def test_one_of_a_kind_is_no_plural(make_inventory: Any) -> None:
+    inventory = make_inventory("bare_metal", cpu={"sockets": 1, "cores": 12, "threads": None})
+    assert dict(processor(inventory))["Sockets, cores, threads"] == "1 socket, 12 cores, threads unknown"

@@ -9,7 +9,10 @@ from typing import Any
 import attrs
 import pytest
 
+from k3gate import units
 from k3gate.records import (
+    Better,
+    Metric,
     NumaNode,
     Outcome,
     Proof,
@@ -346,6 +349,40 @@ def test_bw_09_the_sweep_names_the_best_number_of_threads(bare_metal: Any, tree:
     assert "990" not in matrix, "a point of the sweep is no cell of the matrix"
 
 
+def test_nodes_stand_in_the_order_of_their_numbers(bare_metal: Any, tree: Any) -> None:
+    """Node 10 comes after node 2, whatever letters say."""
+
+    def of(node: int, kernel: str, **more: Any) -> dict[str, Any]:
+        return {"cpu_node": node, "memory_node": node, "placement": "local", "kernel": kernel, **more}
+
+    rows = []
+    for node in (10, 2):
+        loaded = of(node, "chase", scope="loaded", delay=0)
+        rows += [
+            (
+                f"sweep.node{node}.t8",
+                "memory.bandwidth.read",
+                of(node, "read", scope="sweep", threads=8),
+                1e11,
+            ),
+            (f"copy.node{node}", "memory.bandwidth.copy", of(node, "copy"), 4e10),
+            (
+                f"staircase.node{node}",
+                "memory.latency.idle",
+                of(node, "chase", scope="staircase", pool_bytes=2**30),
+                1e-7,
+            ),
+            (f"loaded.node{node}", "memory.latency.loaded", loaded, 4e-7),
+            (f"loaded.node{node}", "memory.bandwidth.under_load", loaded, 2e11),
+        ]
+    page = with_latencies(bare_metal(), *rows).page()
+    for anchor in ("sweep", "stores", "staircase", "loaded"):
+        seen = tree(figure_of(page, f"fig-{anchor}")).text
+        table = seen[seen.index("State") :]
+        assert table.index("Node 2,") < table.index("Node 10,"), anchor
+    assert "GB/s on the bus, modelled" in tree(figure_of(page, "fig-stores")).text
+
+
 def test_experts_stand_beside_reading_straight_on(bare_metal: Any, tree: Any) -> None:
     machine = {"scope": "machine", "cpu_node": None, "memory_node": None}
     sheet = bare_metal()
@@ -391,10 +428,76 @@ def test_kernels_that_store_stand_beside_reading_with_what_the_bus_carries(
     ]
     assert rows == sorted(rows)
     ordinary = seen[rows[1] : rows[2]]
-    assert "40.0" in ordinary and "60.0" in ordinary and f"{60e9 / paper:.3f}" in ordinary
+    assert "40.0" in ordinary and "60.0" in ordinary
+    assert f"{paper / 1e9:.0f} {60e9 / paper * 100:.1f} %" in ordinary, "of what the bus carries"
     assert "60.0" not in seen[rows[2] :], "past the caches the bus carries what is counted"
     matrix = page[page.index('id="fig-numa"') : page.index('id="fig-rates"')]
     assert "40.0" not in matrix, "a copy is no cell of the matrix of reads"
+
+
+def test_theory_measured_and_fraction_stand_side_by_side(bare_metal: Any, tree: Any) -> None:
+    labels = {"scope": "core", "cpu_node": 0, "memory_node": 0, "placement": "local", "threads": 1}
+    sheet = with_reads(bare_metal(), ("read.core.node0", "memory.bandwidth.read", labels, 12e9))
+    whole = sheet.record.inventory.memory.theoretical_bytes_per_s / 1e9
+    rates = {
+        str(m.labels["scope"]): m.median / 1e9
+        for o in sheet.record.outcomes
+        for m in o.metrics
+        if m.name == "memory.bandwidth.read" and m.labels.get("scope") in ("core", "machine")
+    }
+    seen = tree(figure_of(sheet.page(), "fig-rates")).text.replace("\u00a0", " ")
+    assert "On paper Of paper State" in seen
+    core, machine = (
+        seen[seen.index("One core of node 0") :],
+        seen[seen.index("The whole machine, each node") :],
+    )
+    part = whole / len(sheet.record.inventory.numa.nodes)
+    assert f" {part:.0f} {rates['core'] / part * 100:.2f} % ok" in core
+    assert f" {units.significant(whole)} {rates['machine'] / whole * 100:.1f} % ok" in machine
+
+
+def test_a_paper_rate_in_doubt_gives_no_fraction(bare_metal: Any, tree: Any) -> None:
+    sheet = bare_metal()
+    unknown = attrs.evolve(
+        sheet.record.inventory,
+        memory=attrs.evolve(sheet.record.inventory.memory, theoretical_bytes_per_s=None),
+    )
+    page = attrs.evolve(sheet, record=attrs.evolve(sheet.record, inventory=unknown)).page()
+    assert "unknown unknown ok" in tree(figure_of(page, "fig-rates")).text
+
+    def doubted(metric: Any) -> Any:
+        return attrs.evolve(metric, proofs=(Proof("ceiling", None, "DIMMs of another speed"),))
+
+    outcomes = tuple(
+        attrs.evolve(outcome, metrics=tuple(map(doubted, outcome.metrics)))
+        for outcome in sheet.record.outcomes
+    )
+    page = attrs.evolve(sheet, record=attrs.evolve(sheet.record, outcomes=outcomes)).page()
+    assert "not known ok" in tree(figure_of(page, "fig-rates")).text
+
+
+def test_what_may_lower_a_bandwidth_stands_beside_it(bare_metal: Any, tree: Any) -> None:
+    sheet = bare_metal()
+    inventory = attrs.evolve(
+        sheet.record.inventory,
+        cpu=attrs.evolve(sheet.record.inventory.cpu, governor="powersave", boost=None),
+        kernel=attrs.evolve(sheet.record.inventory.kernel, numa_balancing=True),
+    )
+    share = Metric(
+        "machine.cpu.other_share", "1", Better.LOWER, {"scope": "machine"}, (), 0.043, None, State.OK
+    )
+    idle = Outcome("machine", "idle", State.OK, None, 0.0, 1, (), (share,))
+    outcomes = (*(o for o in sheet.record.outcomes if o.probe != "machine"), idle)
+    record = attrs.evolve(sheet.record, inventory=inventory, outcomes=outcomes)
+    page = attrs.evolve(sheet, record=record).page()
+    for anchor in ("fig-numa", "fig-rates"):
+        seen = tree(figure_of(page, anchor)).text.replace("\u00a0", " ")
+        assert "Frequency governor: powersave (clocks ramp up late" in seen
+        assert "Automatic NUMA balancing: on (" in seen
+        assert "Not known: Boost" in seen
+        assert "Other processes took 4.3 % of the CPU time" in seen
+        assert "A hypervisor took an unknown share of the CPU time" in seen
+    assert "Frequency governor" not in tree(figure_of(page, "fig-residency")).text
 
 
 def test_the_sum_of_a_socket_stands_between_node_and_machine(bare_metal: Any, tree: Any) -> None:
@@ -489,6 +592,70 @@ def test_latencies_have_a_heat_map_a_staircase_and_a_curve_under_load(bare_metal
     curve = tree(curve[: curve.index("</figure>")]).text.replace("\u00a0", " ")
     assert curve.index("At 20.0 GB/s") < curve.index("At 210 GB/s"), "by bandwidth, not by delay"
     assert "2048" not in curve
+    assert "roofline.latency" in {check.id for step in sheet.gate.steps for check in step.checks}
+    assert "latency of every node (" not in seen, "a heat map whose check is unproven is drawn all the same"
+
+
+def test_what_was_seen_is_not_told_as_never_measured(bare_metal: Any, tree: Any) -> None:
+    """An unproven check may rest on a figure: only without one was nothing measured."""
+    sheet = bare_metal()
+    seen = tree(sheet.page()).text
+    assert "Not drawn" in seen and "PCIe rates (" in seen
+
+    def noisy(check: Any) -> Any:
+        return attrs.evolve(check, observed=0.7) if check.id == "roofline.pcie_rate" else check
+
+    steps = tuple(attrs.evolve(step, checks=tuple(map(noisy, step.checks))) for step in sheet.gate.steps)
+    seen = tree(attrs.evolve(sheet, gate=attrs.evolve(sheet.gate, steps=steps)).page()).text
+    assert "Not drawn" in seen and "PCIe rates (" not in seen
+
+
+def test_no_title_states_an_unstable_figure_without_a_word_of_doubt(bare_metal: Any, tree: Any) -> None:
+    """Every figure that has a number in its title, from one measurement of each kind."""
+    node = {"cpu_node": 0, "memory_node": 0, "placement": "local"}
+    idle = {**node, "kernel": "chase"}
+    load = {**node, "scope": "loaded", "delay": 0}
+    file = {"scope": "file", "cpu_node": None, "memory_node": None, "file": "/f", "file_system": "ext4"}
+    machine = {"scope": "machine", "cpu_node": None, "memory_node": None, "threads": 128}
+    sheet = with_latencies(
+        bare_metal(),
+        ("read.4k.node0", "memory.bandwidth.read", {**node, "scope": "node", "page_size": 4096}, 50e9),
+        ("sweep.node0.t8", "memory.bandwidth.read", {**node, "scope": "sweep", "threads": 8}, 990e9),
+        ("experts.machine", "memory.bandwidth.expert_read", machine, 300e9),
+        ("copy.node0", "memory.bandwidth.copy", {**node, "kernel": "copy"}, 40e9),
+        ("copy_nt.node0", "memory.bandwidth.copy", {**node, "kernel": "copy_nt"}, 50e9),
+        ("latency.node0.node0", "memory.latency.idle", {**idle, "scope": "node"}, 112e-9),
+        ("staircase.node0", "memory.latency.idle", {**idle, "scope": "staircase", "pool_bytes": 2**30}, 1e-7),
+        ("loaded.node0", "memory.latency.loaded", load, 480e-9),
+        ("loaded.node0", "memory.bandwidth.under_load", load, 210e9),
+        ("file1.read", "memory.file.read", file, 9e9),
+    )
+
+    def as_if(state: State) -> str:
+        outcomes = tuple(
+            attrs.evolve(outcome, metrics=tuple(attrs.evolve(m, state=state) for m in outcome.metrics))
+            for outcome in sheet.record.outcomes
+        )
+        return attrs.evolve(sheet, record=attrs.evolve(sheet.record, outcomes=outcomes)).page()
+
+    steady, unstable = as_if(State.OK), as_if(State.UNSTABLE)
+    anchors = (
+        "numa",
+        "latency",
+        "rates",
+        "pages",
+        "sweep",
+        "experts",
+        "stores",
+        "staircase",
+        "loaded",
+        "files",
+    )
+    for anchor in anchors:
+        title = re.search(r"<b>(.*?)</b>", figure_of(unstable, f"fig-{anchor}"))
+        assert title is not None and title[1].endswith("(unstable)"), anchor
+        title = re.search(r"<b>(.*?)</b>", figure_of(steady, f"fig-{anchor}"))
+        assert title is not None and "unstable" not in title[1], anchor
 
 
 def test_files_read_as_memory_have_a_figure_of_their_own(bare_metal: Any, tree: Any) -> None:
