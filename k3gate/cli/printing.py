@@ -9,8 +9,11 @@ from collections.abc import Iterable, Sequence
 
 import click
 
+from k3gate.metrics import LATENCY_LOADED, UNDER_LOAD
+from k3gate.probing.plan import left_out_lines
 from k3gate.records import CheckResult, GateResult, Metric, Outcome, RunRecord, State, StepResult, Verdict
-from k3gate.units import count, duration, quantity
+from k3gate.reports import words
+from k3gate.units import NBSP, count, duration, quantity
 
 MARKS = {
     Verdict.PASS: ("+", "green"),
@@ -129,7 +132,38 @@ def print_measurements(record: RunRecord) -> None:
         for metric in outcome.metrics:
             both: tuple[Metric | Outcome, ...] = (metric, outcome)
             worse = max(both, key=lambda one: _BEST_FIRST.index(one.state))
-            _print_row(name, f"{metric.name} {metric_value(metric)}  ", worse.state, worse.reason)
+            value = f"{metric.name} {metric_value(metric)}{_told_apart(metric, outcome)}  "
+            _print_row(name, value, worse.state, worse.reason)
+
+
+def _told_apart(metric: Metric, outcome: Outcome) -> str:
+    """What this figure is of, where its case and name do not say: its size, its load, what the bus carries."""
+    labels = metric.labels
+    alike = [one for one in outcome.metrics if one.name == metric.name]
+    pair = {LATENCY_LOADED.name: UNDER_LOAD.name, UNDER_LOAD.name: LATENCY_LOADED.name}.get(metric.name)
+    meanwhile = next(
+        (
+            one
+            for one in outcome.metrics
+            if one.name == pair and one.labels.get("delay") == labels.get("delay")
+        ),
+        None,
+    )
+    parts = []
+    if meanwhile is not None:
+        who = "read meanwhile" if pair == UNDER_LOAD.name else "for a load meanwhile"
+        parts.append(f"{quantity(meanwhile.median, meanwhile.unit)} {who}")
+    for key in sorted({key for one in alike for key in one.labels}):
+        # A delay is a setting of the loaders: what they reached stands for it.
+        if key == "delay" or len({one.labels.get(key) for one in alike}) < 2:
+            continue
+        name = key.removesuffix("_bytes").replace("_", " ")
+        told = words.size(labels.get(key)).replace(NBSP, " ") if key.endswith("_bytes") else labels.get(key)
+        parts.append(f"{name} {told}")
+    counted, bus = (labels.get(f"{kind}_bytes_per_word") for kind in ("counted", "bus"))
+    if isinstance(counted, int) and isinstance(bus, int) and metric.median and 0 < counted != bus:
+        parts.append(f"counted; {quantity(metric.median * bus / counted, metric.unit)} on the bus, modelled")
+    return "".join(f", {part}" for part in parts)
 
 
 def _print_row(name: str, value: str, state: State, reason: str | None) -> None:
@@ -140,8 +174,8 @@ def _print_row(name: str, value: str, state: State, reason: str | None) -> None:
 
 def print_left_out(record: RunRecord) -> None:
     """What of the plan was left out, and why."""
-    for one in record.run.left_out:
-        say(wrapped(f"left out: {one.probe}/{one.case}: {one.reason}", 0))
+    for line in left_out_lines(record.run.left_out):
+        say(wrapped(line, 0))
 
 
 def run_line(record: RunRecord) -> str:

@@ -23,6 +23,8 @@ USABLE_PERCENT = 90
 """How much of the usable memory a group may take; the rest is left to the system."""
 BUDGET_SHARE = 0.9
 """How much of a profile's seconds is planned; the rest is for reading, storing, judging and reporting."""
+MOST_NAMES = 6
+"""Of cases that share a reason, as a person reads it; the JSON of a plan and of a run names all of them."""
 LEAST_ROUNDS = 3
 """Rounds are never thinned below this: fewer carry no interval worth the name."""
 
@@ -189,9 +191,22 @@ def text(plan: Plan) -> str:
         f"{quantity(plan.bytes, 'B')} of memory"
     )
     lines.append(_folded(whole))
-    lines += [_folded(f"left out: {one.probe}/{one.case}: {one.reason}") for one in plan.left_out]
+    lines += [_folded(line) for line in left_out_lines(plan.left_out)]
     lines += [_folded(f"not run: {one.probe}: {one.state.value}: {one.reason}") for one in plan.refused]
     return printable("\n".join(lines)) + "\n"
+
+
+def left_out_lines(left_out: Iterable[LeftOut]) -> list[str]:
+    """A line for each reason, with the cases that share it: short profiles thin every case of a plan alike."""
+    cases: dict[str, list[str]] = {}
+    for one in left_out:
+        cases.setdefault(one.reason, []).append(f"{one.probe}/{one.case}")
+    lines = []
+    for reason, names in cases.items():
+        more = len(names) - MOST_NAMES
+        shown = ", ".join(names[:MOST_NAMES]) + (f" and {count(more, 'more case')}" if more > 0 else "")
+        lines.append(f"left out: {shown}: {reason}")
+    return lines
 
 
 def _folded(text: str, indent: int = 0) -> str:

@@ -147,6 +147,8 @@ def _share(part: float, whole: float, limit: float) -> str:
     if abs(whole) < sys.float_info.min or part / abs(whole) >= 1000:
         return "a multiple"
     percent = 100 * part / abs(whole)
+    if percent >= 1000:
+        return f"{percent:,.0f} %"
     texts = (f"{percent:.{digits}g}" for digits in (3, 5, 8))
     return f"{next((text for text in texts if float(text) != 100 * limit), f'{percent:.3g}')} %"
 

@@ -60,6 +60,11 @@ def test_a_share_just_over_its_limit_is_not_printed_as_the_limit() -> None:
     assert "+-10.00003" in summary.reason and "+-10 % wide" not in summary.reason
 
 
+def test_a_share_of_many_times_has_no_exponent() -> None:
+    summary = summarise(samples([1], [1], [40]), MEMORY_READ)
+    assert "the 95 % interval over rounds is +-6,893 % wide" in summary.reason
+
+
 def test_outliers_are_named_and_never_dropped() -> None:
     values = samples([99, 100, 101] * 3, [99, 100, 101] * 3, [99, 100, 101] * 3 + [130])
     summary = summarise(values, MEMORY_READ)
