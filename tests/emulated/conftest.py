@@ -35,6 +35,14 @@ LATENCY = "run latency k3gate run --profile quick --rounds 1 --only 'memory/late
 """The line of a job that measures latency from each node to each."""
 
 
+OTHERS = (
+    "run others k3gate run --profile quick --rounds 1 --only 'memory/staircase.node0' --only 'memory/loaded.node0' "
+    "--only 'memory/experts.*' --only 'memory/read.interleaved' "
+    "--only 'memory/read.4k.node0' --only 'memory/copy*.node0' --json\n"
+)
+"""The line of a job that measures one of each other kind of case."""
+
+
 @pytest.fixture(scope="session")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
     """QEMU, a kernel, and the image with k3gate in it."""
@@ -66,7 +74,9 @@ def memory_without_cpus(emulator: Emulator) -> Answers:
     shape = machine.shape(*nodes, near=[(1, 2)], figures=figures)
     shape += firmware.options(emulator.folder / "slow", modules)
     job = "echo 0 >/sys/devices/system/cpu/cpu3/online\nrun host k3gate host --json\n"
-    return emulator.boot("memory_without_cpus", shape, job + TABLE + measure(1, "read.core.*") + LATENCY)
+    return emulator.boot(
+        "memory_without_cpus", shape, job + TABLE + measure(1, "read.core.*") + LATENCY + OTHERS
+    )
 
 
 WEIGHTS_MIB = 160

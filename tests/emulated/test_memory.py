@@ -146,3 +146,37 @@ def test_an_offline_cpu_is_named_and_not_used(memory_without_cpus: Answers) -> N
     measured = outcomes(memory_without_cpus)
     threads = {name: one["metrics"][0]["labels"]["threads"] for name, one in measured.items()}
     assert (threads["read.machine"], threads["read.node0.node0"], threads["read.node1.node1"]) == (3, 2, 1)
+
+
+def test_every_other_kind_of_case_completes_with_its_proofs(memory_without_cpus: Answers) -> None:
+    """One of each, in one round: what it walks lay where its name says, and what it read or stored was right."""
+    measured = outcomes(memory_without_cpus, "others")
+    assert set(measured) == {
+        *(
+            "staircase.node0",
+            "loaded.node0",
+            "read.interleaved",
+            "read.4k.node0",
+            "copy.node0",
+            "copy_nt.node0",
+        ),
+        *("experts.machine", "experts.node0", "experts.node1"),
+    }
+    for name, outcome in measured.items():
+        assert outcome["state"] in ("ok", "unstable"), (name, outcome["reason"])
+        assert outcome["metrics"], name
+        for metric in outcome["metrics"]:
+            proofs = {proof["name"]: proof["ok"] for proof in metric["proofs"]}
+            assert False not in proofs.values(), (name, metric["proofs"])
+            assert proofs["pinned"] is True and metric["median"] > 0
+        # Smaller steps of a staircase are of a part of the pool alone.
+        assert proofs["placement"] is True and proofs["checksum"] is True, (name, metric["proofs"])
+        if name.endswith(".node0") or ".node0." in name:
+            # Under load there are two pools, the chain's and the loaders'.
+            assert set(lay_on_last(outcome)) == {"0"}
+    assert lay_on_last(measured["read.interleaved"]) == ["0", "1"]
+
+
+def lay_on_last(outcome: dict[str, Any]) -> list[str]:
+    """The nodes on which the pages of a case's last figure lay."""
+    return lay_on({"metrics": outcome["metrics"][-1:]})
