@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from k3gate.records import Cpu, Inventory, Labels, Numa, NumaNode
+from k3gate.records import Cpu, Inventory, Labels, Memory, Numa, NumaNode
 
 
 def nodes_of_packages(cpu: Cpu, numa: Numa) -> dict[int, tuple[int, ...]]:
@@ -72,9 +72,18 @@ def paper_limit(inventory: Inventory, labels: Labels) -> float | None:
     The even share of a part is a limit only where memory is even: else the machine's own rate is.
     """
     rate, _ = paper_share(inventory, labels)
-    if rate is None or not uneven(inventory.numa):
+    if rate is None or not (uneven(inventory.numa) or _unlike_sockets(inventory.memory)):
         return rate
     return inventory.memory.theoretical_bytes_per_s
+
+
+def _unlike_sockets(memory: Memory) -> bool:
+    """Whether sockets have DRAM on unlike numbers of channels, though perhaps the same amount."""
+    channels: dict[int | None, set[tuple[int | None, str | None]]] = {}
+    for dimm in memory.dimms or ():
+        if dimm.kind == "dram":
+            channels.setdefault(dimm.socket, set()).add((dimm.controller, dimm.channel))
+    return len({len(one) for one in channels.values()}) > 1
 
 
 def _number(value: object) -> int:

@@ -9,7 +9,7 @@ import pytest
 from planning import case_of, names_of, plan_of, with_nodes
 
 from k3gate import host, topology
-from k3gate.records import Inventory, NumaNode, Profile
+from k3gate.records import Dimm, Inventory, NumaNode, Profile
 
 STANDARD = Profile("standard", 1200.0)
 
@@ -73,6 +73,11 @@ def test_a_part_of_uneven_memory_is_limited_by_the_machine_alone(make_inventory)
     first, second = inventory.numa.nodes
     uneven = with_nodes(inventory, first, attrs.evolve(second, memory_bytes=first.memory_bytes // 2))
     assert topology.paper_limit(uneven, labels) == pytest.approx(16 * 5600e6 * 8)
+    # The same amount on both sockets, on half as many channels of one.
+    dimms = [Dimm(socket=0, channel=str(n), kind="dram", bytes=32 << 30) for n in range(8)]
+    dimms += [Dimm(socket=1, channel=str(n), kind="dram", bytes=64 << 30) for n in range(4)]
+    unlike = attrs.evolve(inventory, memory=attrs.evolve(inventory.memory, dimms=tuple(dimms)))
+    assert topology.paper_limit(unlike, labels) == pytest.approx(16 * 5600e6 * 8)
 
 
 @pytest.mark.parametrize(
