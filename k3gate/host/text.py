@@ -5,20 +5,19 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
+from k3gate import pages
 from k3gate.host import module_map
 from k3gate.host.numa import doubtful
+from k3gate.pages import WIDTH, row
 from k3gate.records import Cache, Inventory, NumaNode, State
 from k3gate.topology import nodes_of_packages
 from k3gate.units import cpu_list, gib, quantity, significant
-
-WIDTH = 100
-_INDENT = 18
 
 
 def page(inventory: Inventory) -> str:
     """Plain text of at most 100 columns."""
     sections = (
-        ("Findings", _findings(inventory)),
+        ("Findings", pages.findings(inventory.findings, "None: nothing seen that would spoil figures.")),
         ("Machine", _machine(inventory)),
         ("Processors", _processors(inventory)),
         ("Sockets and NUMA nodes", _topology(inventory)),
@@ -28,63 +27,35 @@ def page(inventory: Inventory) -> str:
         ("Kernel and settings", _kernel(inventory)),
         ("Not seen, and why", _unseen(inventory)),
     )
-    parts: list[str] = []
-    for title, lines in sections:
-        parts.append("\n".join((title, "-" * len(title), *lines)))
-    return "\n\n".join(parts) + "\n"
-
-
-def _row(label: str, value: str | None) -> str:
-    return textwrap.fill(
-        f"{label:<{_INDENT - 2}}  {value if value else 'unknown'}",
-        WIDTH,
-        subsequent_indent=" " * _INDENT,
-        break_on_hyphens=False,
-    )
-
-
-def _findings(inventory: Inventory) -> Iterator[str]:
-    if not inventory.findings:
-        yield "None: nothing seen that would spoil figures."
-    for finding in inventory.findings:
-        yield textwrap.fill(f"[{finding.severity}] {finding.title}", WIDTH, subsequent_indent="    ")
-        for label, value in (
-            ("found", finding.observed),
-            ("expected", finding.expected),
-            ("why", finding.why),
-            ("do", finding.remedy),
-        ):
-            yield textwrap.fill(
-                f"    {label:<9} {value}", WIDTH, subsequent_indent=" " * 14, break_on_hyphens=False
-            )
+    return pages.page(sections)
 
 
 def _machine(inventory: Inventory) -> Iterator[str]:
     machine = inventory.machine
     if machine.name:
-        yield _row("name", machine.name)
-    yield _row("id", machine.id)
-    yield _row("fingerprint", machine.fingerprint)
-    yield _row("product", " ".join(text for text in (machine.vendor, machine.product) if text))
-    yield _row("board", machine.board)
-    yield _row("firmware", ", ".join(f"{k} {v}" for k, v in machine.firmware.items() if v))
+        yield row("name", machine.name)
+    yield row("id", machine.id)
+    yield row("fingerprint", machine.fingerprint)
+    yield row("product", " ".join(text for text in (machine.vendor, machine.product) if text))
+    yield row("board", machine.board)
+    yield row("firmware", ", ".join(f"{k} {v}" for k, v in machine.firmware.items() if v))
     kinds = {True: f"virtual machine ({machine.hypervisor or 'hypervisor unnamed'})", False: "bare metal"}
-    yield _row("kind", None if machine.virtual is None else kinds[machine.virtual])
+    yield row("kind", None if machine.virtual is None else kinds[machine.virtual])
     if machine.wsl:
-        yield _row("WSL", "yes")
+        yield row("WSL", "yes")
     container = inventory.provenance.get("machine.container")
     none_seen = "none seen" if container and container.state is State.OK else None
-    yield _row("container", machine.container or none_seen)
+    yield row("container", machine.container or none_seen)
 
 
 def _processors(inventory: Inventory) -> Iterator[str]:
     cpu = inventory.cpu
     doubt = " (unreliable: the topology contradicts itself)" if doubtful(inventory.numa) else ""
-    yield _row("model", cpu.model)
-    yield _row("architecture", cpu.architecture)
-    yield _row("sockets", f"{cpu.sockets}{doubt}" if cpu.sockets else None)
-    yield _row("cores", str(cpu.cores) if cpu.cores else None)
-    yield _row(
+    yield row("model", cpu.model)
+    yield row("architecture", cpu.architecture)
+    yield row("sockets", f"{cpu.sockets}{doubt}" if cpu.sockets else None)
+    yield row("cores", str(cpu.cores) if cpu.cores else None)
+    yield row(
         "logical CPUs",
         f"{cpu.threads} online ({cpu_list(cpu.online)})"
         if cpu.threads and cpu.online
@@ -93,19 +64,19 @@ def _processors(inventory: Inventory) -> Iterator[str]:
         else None,
     )
     if cpu.offline:
-        yield _row("offline", f"{len(cpu.offline)} ({cpu_list(cpu.offline)})")
-    yield _row("SMT", {True: "on", False: "off", None: None}[cpu.smt])
+        yield row("offline", f"{len(cpu.offline)} ({cpu_list(cpu.offline)})")
+    yield row("SMT", {True: "on", False: "off", None: None}[cpu.smt])
     for cache in cpu.caches:
-        yield _row(_cache_name(cache), _cache(cache))
-    yield _row("instruction sets", " ".join(cpu.isa))
+        yield row(_cache_name(cache), _cache(cache))
+    yield row("instruction sets", " ".join(cpu.isa))
     amx = cpu.amx
     if amx.tile:
         kinds = " ".join(name for name in ("tile", "int8", "bf16") if getattr(amx, name))
         granted = {True: "granted by the kernel", False: "refused by the kernel", None: "grant not asked"}
-        yield _row("AMX", f"{kinds}; {granted[amx.granted]}")
-    yield _row("microcode", cpu.microcode)
-    yield _row("governor", f"{cpu.governor} ({cpu.scaling_driver})" if cpu.governor else None)
-    yield _row("boost", {True: "on", False: "off", None: None}[cpu.boost])
+        yield row("AMX", f"{kinds}; {granted[amx.granted]}")
+    yield row("microcode", cpu.microcode)
+    yield row("governor", f"{cpu.governor} ({cpu.scaling_driver})" if cpu.governor else None)
+    yield row("boost", {True: "on", False: "off", None: None}[cpu.boost])
 
 
 def _cache_name(cache: Cache) -> str:
@@ -178,14 +149,14 @@ def _distances(inventory: Inventory) -> Iterator[str]:
 
 def _memory(inventory: Inventory) -> Iterator[str]:
     memory = inventory.memory
-    yield _row("usable by kernel", _size(memory.total_bytes))
-    yield _row("available", _size(memory.available_bytes))
+    yield row("usable by kernel", _size(memory.total_bytes))
+    yield row("available", _size(memory.available_bytes))
     swap = (
         f"{gib(memory.swap_used_bytes)} used of {gib(memory.swap_total_bytes)}"
         if memory.swap_total_bytes
         else {0: "none", None: None}[memory.swap_total_bytes]
     )
-    yield _row("swap", swap)
+    yield row("swap", swap)
 
 
 def _size(value: int | None) -> str | None:
@@ -197,14 +168,14 @@ def _size(value: int | None) -> str | None:
 
 def _limits(inventory: Inventory) -> Iterator[str]:
     limits, cpu = inventory.limits, inventory.cpu
-    yield _row("usable memory", _size(limits.usable_memory_bytes))
-    yield _row("memory limit", _limit(inventory, "cgroup_memory_bytes", _size(limits.cgroup_memory_bytes)))
+    yield row("usable memory", _size(limits.usable_memory_bytes))
+    yield row("memory limit", _limit(inventory, "cgroup_memory_bytes", _size(limits.cgroup_memory_bytes)))
     quota = None if limits.cgroup_cpus is None else f"{significant(limits.cgroup_cpus)} CPUs of time"
-    yield _row("CPU quota", _limit(inventory, "cgroup_cpus", quota))
+    yield row("CPU quota", _limit(inventory, "cgroup_cpus", quota))
     allowed = cpu_list(cpu.allowed) if cpu.allowed is not None else None
-    yield _row("allowed CPUs", f"{len(cpu.allowed)} ({allowed})" if cpu.allowed else None)
-    yield _row("locked memory", _limit(inventory, "memlock_bytes", _size(limits.memlock_bytes)))
-    yield _row("restricted", {True: "yes", False: "no", None: None}[limits.restricted])
+    yield row("allowed CPUs", f"{len(cpu.allowed)} ({allowed})" if cpu.allowed else None)
+    yield row("locked memory", _limit(inventory, "memlock_bytes", _size(limits.memlock_bytes)))
+    yield row("restricted", {True: "yes", False: "no", None: None}[limits.restricted])
 
 
 def _limit(inventory: Inventory, name: str, value: str | None) -> str | None:
@@ -217,26 +188,26 @@ def _limit(inventory: Inventory, name: str, value: str | None) -> str | None:
 def _kernel(inventory: Inventory) -> Iterator[str]:
     kernel = inventory.kernel
     switch = {True: "on", False: "off", None: None}
-    yield _row("release", kernel.release)
-    yield _row("command line", kernel.command_line)
+    yield row("release", kernel.release)
+    yield row("command line", kernel.command_line)
     thp = kernel.transparent_hugepage
-    yield _row(
+    yield row(
         "huge pages", f"{thp} (defrag {kernel.transparent_hugepage_defrag or 'unknown'})" if thp else None
     )
     pools = [f"{pool.total} x {_kib(pool.page_bytes)}" for pool in kernel.huge_pages if pool.total]
-    yield _row("reserved pages", ", ".join(pools) or ("none" if kernel.huge_pages else None))
-    yield _row("NUMA balancing", switch[kernel.numa_balancing])
+    yield row("reserved pages", ", ".join(pools) or ("none" if kernel.huge_pages else None))
+    yield row("NUMA balancing", switch[kernel.numa_balancing])
     for label, number in (
         ("overcommit", kernel.overcommit_memory),
         ("zone reclaim", kernel.zone_reclaim_mode),
         ("swappiness", kernel.swappiness),
     ):
-        yield _row(label, None if number is None else str(number))
+        yield row(label, None if number is None else str(number))
     load = kernel.load_average
-    yield _row("load average", " ".join(f"{value:.2f}" for value in load) if load else None)
+    yield row("load average", " ".join(f"{value:.2f}" for value in load) if load else None)
     open_ones = [name for name, text in kernel.mitigations.items() if text.startswith("Vulnerable")]
     told = f"{len(kernel.mitigations)} told; vulnerable: {', '.join(open_ones) or 'none'}"
-    yield _row("mitigations", told if kernel.mitigations else None)
+    yield row("mitigations", told if kernel.mitigations else None)
 
 
 def _unseen(inventory: Inventory) -> Iterator[str]:

@@ -2,85 +2,58 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from collections.abc import Iterator
 
+from k3gate import pages
 from k3gate.model.checkpoint import inspection
 from k3gate.model.checkpoint.inspection import Inspection
+from k3gate.pages import WIDTH, row
 from k3gate.units import count, quantity
-
-WIDTH = 100
-_INDENT = 18
 
 
 def page(found: Inspection, context: int, batch: int) -> str:
     """Plain text of at most 100 columns; the traffic is that of `batch` sequences of `context` tokens."""
     sections = (
-        ("Findings", _findings(found)),
+        ("Findings", pages.findings(found.findings, "None: files, index, config and tensors agree.")),
         ("Checkpoint", _checkpoint(found)),
         ("Groups", _groups(found)),
         ("A decoded token", _token(found, context, batch)),
     )
-    return "\n\n".join("\n".join((title, "-" * len(title), *lines)) for title, lines in sections) + "\n"
-
-
-def _row(label: str, value: str | None) -> str:
-    return textwrap.fill(
-        f"{label:<{_INDENT - 2}}  {value or 'unknown'}",
-        WIDTH,
-        subsequent_indent=" " * _INDENT,
-        break_on_hyphens=False,
-    )
-
-
-def _findings(found: Inspection) -> Iterator[str]:
-    if not found.findings:
-        yield "None: files, index, config and tensors agree."
-    for finding in found.findings:
-        yield textwrap.fill(f"[{finding.severity}] {finding.title}", WIDTH, subsequent_indent="    ")
-        for label, value in (
-            ("found", finding.observed),
-            ("expected", finding.expected),
-            ("why", finding.why),
-            ("do", finding.remedy),
-        ):
-            yield textwrap.fill(
-                f"    {label:<9} {value}", WIDTH, subsequent_indent=" " * 14, break_on_hyphens=False
-            )
+    return pages.page(sections)
 
 
 def _checkpoint(found: Inspection) -> Iterator[str]:
     content, shards, stated = found.content, found.shards, found.stated
-    yield _row("place", found.place)
-    yield _row("model", f"{found.architecture.name}: {found.architecture.because}")
-    yield _row("digest", found.digest)
-    yield _row("files", f"{shards.found:,} of {shards.expected:,}, {found.format}, {_bytes(shards.bytes)}")
-    yield _row("tensors", f"{content.tensors:,}, {_bytes(content.bytes)}")
-    yield _row("parameters", f"{content.parameters:,}")
-    yield _row(
+    yield row("place", found.place)
+    yield row("model", f"{found.architecture.name}: {found.architecture.because}")
+    yield row("digest", found.digest)
+    yield row("files", f"{shards.found:,} of {shards.expected:,}, {found.format}, {_bytes(shards.bytes)}")
+    yield row("tensors", f"{content.tensors:,}, {_bytes(content.bytes)}")
+    yield row("parameters", f"{content.parameters:,}")
+    yield row(
         "active", f"{found.active_parameters:,} a token" if found.active_parameters is not None else None
     )
-    yield _row("layers", _layers(found))
+    yield row("layers", _layers(found))
     if content.experts:
         used = f", {found.experts_per_token} used" if found.experts_per_token else ""
         size = f", each {_bytes(content.expert_bytes)}" if content.expert_bytes else ""
-        yield _row("routed experts", f"{content.experts:,} in a layer{used}{size}")
+        yield row("routed experts", f"{content.experts:,} in a layer{used}{size}")
     for pair in content.pairs[:4]:
         scale = (
             f"{pair.scale} ({pair.scale_type}), {pair.group} weights each; {pair.meaning}"
             if pair.scale
             else "no scale"
         )
-        yield _row(
+        yield row(
             "quantized", f"{count(pair.number, 'matrix', 'matrices')} of {pair.part}: {pair.type}, {scale}"
         )
-    yield _row("context", f"{stated.context:,} tokens" if stated and stated.context else None)
-    yield _row("licence", ", ".join(f"{name} {digest}" for name, digest in found.licences) or "no such file")
-    yield _row("tokenizer", ", ".join(found.tokenizers) or "no such file")
-    yield _row("template", ", ".join(found.templates) or "no such file")
+    yield row("context", f"{stated.context:,} tokens" if stated and stated.context else None)
+    yield row("licence", ", ".join(f"{name} {digest}" for name, digest in found.licences) or "no such file")
+    yield row("tokenizer", ", ".join(found.tokenizers) or "no such file")
+    yield row("template", ", ".join(found.templates) or "no such file")
     for note in found.notes:
-        yield _row("note", note)
+        yield row("note", note)
 
 
 def _layers(found: Inspection) -> str:
@@ -101,16 +74,16 @@ def _groups(found: Inspection) -> Iterator[str]:
 
 def _token(found: Inspection, context: int, batch: int) -> Iterator[str]:
     told = found.bytes_per_token
-    yield _row("weights", _bytes(told.get("native")) + ", as they are stored, batch 1")
-    yield _row("trunk at Q8_0", _bytes(told.get("trunk_q8_0")))
-    yield _row("routed alone", _bytes(told.get("routed")))
-    yield _row(
+    yield row("weights", _bytes(told.get("native")) + ", as they are stored, batch 1")
+    yield row("trunk at Q8_0", _bytes(told.get("trunk_q8_0")))
+    yield row("routed alone", _bytes(told.get("routed")))
+    yield row(
         "KV cache", f"{_bytes(inspection.cache_bytes(found.content))} for each token of context, in BF16"
     )
-    yield _row("state", f"{_bytes(found.content.state_bytes)} for each sequence, in F32")
+    yield row("state", f"{_bytes(found.content.state_bytes)} for each sequence, in F32")
     step = inspection.step_bytes(found, context, batch)
     who = f"{count(batch, 'sequence')} of {context:,} tokens"
-    yield _row("one step", f"{_bytes(step)} for {who}, with uniform routing")
+    yield row("one step", f"{_bytes(step)} for {who}, with uniform routing")
 
 
 def _bytes(size: int | None) -> str:
