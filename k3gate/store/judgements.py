@@ -255,27 +255,26 @@ def _add_subject(at: Statements, subject: str, kind: str) -> None:
 
 def read_evidence_on(at: Statements, subject: str, check: str) -> tuple[Evidence, ...]:
     """What was gathered on a subject for one check, oldest first, whatever run it joins."""
-    return tuple(
-        Evidence(row[0], row[1], row[2], Verdict(row[3]), row[4], row[5], json.loads(row[6]))
-        for row in at.rows(
-            "SELECT check_id, subject, kind, verdict, detail, gathered, data FROM evidence "
-            "JOIN subject ON subject.digest = evidence.subject WHERE subject = :subject AND check_id = :check_id "
-            "ORDER BY evidence.id",
-            subject=subject,
-            check_id=check,
-        )
-    )
+    return _evidence_where(at, "subject = :subject AND check_id = :check_id", subject=subject, check_id=check)
 
 
 def read_evidence(at: Statements, run_id: str, fingerprint: str | None) -> tuple[Evidence, ...]:
     """What is known of the run's subjects and of its machine, oldest first."""
+    return _evidence_where(
+        at,
+        "subject = :machine OR subject IN (SELECT subject FROM run_subject WHERE run_id = :run)",
+        run=run_id,
+        machine=fingerprint or "",
+    )
+
+
+def _evidence_where(at: Statements, condition: str, **values: str) -> tuple[Evidence, ...]:
+    """The rows that a condition of ours holds for; what comes from outside is in `values`."""
     return tuple(
         Evidence(row[0], row[1], row[2], Verdict(row[3]), row[4], row[5], json.loads(row[6]))
         for row in at.rows(
             "SELECT check_id, subject, kind, verdict, detail, gathered, data FROM evidence "
-            "JOIN subject ON subject.digest = evidence.subject WHERE subject = :machine OR subject IN "
-            "(SELECT subject FROM run_subject WHERE run_id = :run) ORDER BY evidence.id",
-            run=run_id,
-            machine=fingerprint or "",
+            f"JOIN subject ON subject.digest = evidence.subject WHERE {condition} ORDER BY evidence.id",
+            **values,
         )
     )
