@@ -131,33 +131,24 @@ def _layers(value: object) -> tuple[int, ...] | None:
 
 def code_bits(quantization: Mapping[str, Any] | None) -> int | None:
     """Bits of a packed code, as a quantization config has them (compressed-tensors, GPTQ, AWQ)."""
-    if quantization is None:
-        return None
-    groups = quantization.get("config_groups")
-    first = next(iter(groups.values()), None) if isinstance(groups, Mapping) and groups else None
-    weights = first.get("weights") if isinstance(first, Mapping) else None
-    for value in (
-        weights.get("num_bits") if isinstance(weights, Mapping) else None,
-        quantization.get("bits"),
-        quantization.get("w_bit"),
-    ):
-        if type(value) is int and value in (2, 3, 4, 8):
-            return value
-    return None
+    told = quantization or {}
+    values = (_of_weights(told).get("num_bits"), told.get("bits"), told.get("w_bit"))
+    return next((value for value in values if type(value) is int and value in (2, 3, 4, 8)), None)
 
 
 def code_group(quantization: Mapping[str, Any] | None) -> int | None:
     """How many weights share a scale, as a quantization config has it."""
-    groups = (quantization or {}).get("config_groups")
-    first = next(iter(groups.values()), None) if isinstance(groups, Mapping) and groups else None
+    told = quantization or {}
+    values = (_of_weights(told).get("group_size"), told.get("group_size"))
+    return next((value for value in values if type(value) is int and value > 0), None)
+
+
+def _of_weights(quantization: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What compressed-tensors has of the weights of its first group; empty where there is none."""
+    groups = quantization.get("config_groups")
+    first = next(iter(groups.values()), None) if isinstance(groups, Mapping) else None
     weights = first.get("weights") if isinstance(first, Mapping) else None
-    for value in (
-        weights.get("group_size") if isinstance(weights, Mapping) else None,
-        (quantization or {}).get("group_size"),
-    ):
-        if type(value) is int and value > 0:
-            return value
-    return None
+    return weights if isinstance(weights, Mapping) else {}
 
 
 def ignored(quantization: Mapping[str, Any] | None) -> tuple[str, ...]:
