@@ -27,15 +27,16 @@ class Traffic:
     distinct_experts: float
 
 
-def distinct_experts(batch: int) -> Fraction:
+def distinct_experts(batch: int, experts: int = k3.EXPERTS, used: int = k3.EXPERTS_PER_TOKEN) -> Fraction:
     """Expected distinct routed experts of a layer for `batch` tokens, routed uniformly and independently.
 
-    896 (1 - (1 - 16/896)^batch). Measured routing is uneven and repeats itself, so it touches fewer.
+    Of Kimi K3 896 (1 - (1 - 16/896)^batch), of another model with its own numbers. Measured routing is uneven and
+    repeats itself, so it touches fewer.
     """
     if batch < 1:
         raise UsageError(f"batch {batch} cannot be: give 1 or more")
-    missed = (1 - Fraction(k3.EXPERTS_PER_TOKEN, k3.EXPERTS)) ** batch
-    return k3.EXPERTS * (1 - missed)
+    missed = (1 - Fraction(used, experts)) ** batch
+    return experts * (1 - missed)
 
 
 def step(trunk: str, context: int, batch: int, *, alike: bool = False) -> Traffic:

@@ -10,7 +10,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -361,8 +361,3 @@ def _why(path: Path, error: OSError) -> str:
     if error.errno in (errno.EACCES, errno.EPERM):
         return "it may not be read"
     return (error.strerror or str(error)).lower()
-
-
-def of_parts(parts: Iterable[Part]) -> int:
-    """Bytes of the files that are there."""
-    return sum(part.size or 0 for part in parts)

@@ -6,19 +6,19 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from attrs import evolve, field, frozen
 
 from k3gate.documents import digest as hashed
-from k3gate.documents import printable
+from k3gate.documents import plain, printable
 from k3gate.model.checkpoint import architecture, config, gguf, names, quantization, safetensors
 from k3gate.model.checkpoint.architecture import Architecture
-from k3gate.model.checkpoint.content import CACHE_BYTES, EMBEDDING, FP8, VISION, Content, Tally
+from k3gate.model.checkpoint.content import CACHE_BYTES, EMBEDDING, FP8, VISION, Content, Group, Tally
 from k3gate.model.checkpoint.files import FileSet, Part
 from k3gate.model.checkpoint.tensors import Header, Problem, Tensor, open_file, shown
+from k3gate.model.traffic import distinct_experts
 from k3gate.records import Finding, Severity
 from k3gate.units import count, gib
 
@@ -362,31 +362,31 @@ def _licences(paths: Iterable[Path]) -> Iterator[tuple[str, str]]:
 # --- arithmetic ---
 
 
-def _unread(content: Content, *, tied: bool) -> tuple[str, ...]:
-    """Groups that a decoded text token does not read whole; a tied table serves as the head as well."""
-    return VISION if tied else (*VISION, EMBEDDING)
+def _read_whole(content: Content, *, tied: bool) -> list[Group]:
+    """What a decoded text token reads whole: no vision, and of the embedding table one row, unless it is the head."""
+    unread = VISION if tied else (*VISION, EMBEDDING)
+    return [
+        group
+        for name, group in content.groups.items()
+        if not name.startswith(names.EXPERTS) and name not in unread
+    ]
+
+
+def _routed(content: Content) -> list[Group]:
+    return [group for name, group in content.groups.items() if name.startswith(names.EXPERTS)]
 
 
 def active_parameters(content: Content, used: int | None, *, tied: bool = False) -> int | None:
     """Parameters that a text token uses: all but vision, the embedding table, and the experts not chosen."""
-    routed = sum(group.parameters for name, group in content.groups.items() if name.startswith(names.EXPERTS))
-    rest = sum(
-        group.parameters
-        for name, group in content.groups.items()
-        if not name.startswith(names.EXPERTS) and name not in _unread(content, tied=tied)
-    )
-    return _with_share(rest, routed, content.experts, used)
+    rest = sum(group.parameters for group in _read_whole(content, tied=tied))
+    return _with_share(rest, sum(group.parameters for group in _routed(content)), content.experts, used)
 
 
 def per_token(content: Content, used: int | None, *, tied: bool = False) -> dict[str, int | None]:
     """Bytes of weights that a decoded token reads at batch 1: as stored, with all but the experts at Q8_0, and
     the chosen experts alone."""
-    routed = sum(group.bytes for name, group in content.groups.items() if name.startswith(names.EXPERTS))
-    rest = [
-        group
-        for name, group in content.groups.items()
-        if not name.startswith(names.EXPERTS) and name not in _unread(content, tied=tied)
-    ]
+    rest = _read_whole(content, tied=tied)
+    routed = sum(group.bytes for group in _routed(content))
     chosen = _with_share(0, routed, content.experts, used)
     small = sum(group.parameters for group in rest) * 17 // 16
     return {
@@ -403,13 +403,11 @@ def step_bytes(found: Inspection, context: int, batch: int) -> int | None:
     native, routed = told.get("native"), told.get("routed")
     if native is None or routed is None:
         return None
-    share = Fraction(found.experts_per_token or 0, content.experts or 1)
-    distinct = (1 - (1 - share) ** batch) / share if share else Fraction(batch)
-    # The inputs of short convolutions are a thousandth of it.
-    recurrent = content.recurrent_bytes
-    return (
-        native - routed + round(routed * distinct) + batch * (2 * recurrent + cache_bytes(content) * context)
-    )
+    experts, used = content.experts, found.experts_per_token
+    distinct = round(routed * distinct_experts(batch, experts, used) / used) if experts and used else routed
+    # Of the state: the inputs of short convolutions are a thousandth of it.
+    own = 2 * content.recurrent_bytes + cache_bytes(content) * context
+    return native - routed + distinct + batch * own
 
 
 def _with_share(rest: int, routed: int, experts: int | None, used: int | None) -> int | None:
@@ -596,8 +594,6 @@ def _few(told: list[str]) -> str:
 
 def document(found: Inspection) -> dict[str, Any]:
     """The JSON of `k3gate inspect --json`; bytes per token are those of weights at batch 1."""
-    from k3gate.documents import plain
-
     content = found.content
     stated = found.stated
     kinds = Counter(layer.attention or "none" for layer in content.layers)

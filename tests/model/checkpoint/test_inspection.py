@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from k3gate.errors import UsageError
-from k3gate.model import k3
+from k3gate.model import k3, traffic
 from k3gate.model.checkpoint import files
-from k3gate.model.checkpoint.inspection import Inspection, document, inspect
+from k3gate.model.checkpoint.inspection import Inspection, document, inspect, step_bytes
 from k3gate.records import Severity
 from tests.model.checkpoint import kimi_k3
 from tests.model.checkpoint.conftest import Shapes, safetensors_bytes
@@ -85,6 +85,8 @@ def test_kimi_k3_is_counted_to_the_byte(whole: Path) -> None:
     assert found.findings == ()
     told = document(found)
     assert document(inspect(files.find(whole), processes=2)) == told
+    for batch in (1, 4):
+        assert step_bytes(found, 8192, batch) == traffic.bytes_per_token("bf16", 8192, batch)
     assert told["architecture"] == "kimi-k3"
     assert (told["tensors"], told["bytes"]["tensors"]) == (497_220, 1_560_860_324_864)
     assert told["parameters"] == {"total": 2_779_931_837_184, "active": 104_189_614_848}
