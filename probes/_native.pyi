@@ -7,7 +7,7 @@ PATTERN_STEP: int
 CHASE_BLOCK: int
 
 class Pool:
-    def __init__(self, bytes: int, pages: str) -> None: ...  # noqa: A002
+    def __init__(self, bytes: int, pages: str) -> None: ...  # noqa: A002  # named as in the bindings
     @property
     def address(self) -> int: ...
     @property
@@ -15,7 +15,7 @@ class Pool:
     @property
     def advice_error(self) -> int: ...
     @staticmethod
-    def of_file(file: int, bytes: int, page_bytes: int, writable: bool = False) -> Pool: ...  # noqa: A002
+    def of_file(file: int, bytes: int, page_bytes: int, writable: bool = False) -> Pool: ...  # noqa: A002  # as above
     def count_resident(self) -> tuple[int, int]: ...
     def bind(self, node: int) -> int: ...
     def query_nodes(self, samples: int) -> tuple[int, list[int]]: ...

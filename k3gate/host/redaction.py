@@ -25,6 +25,8 @@ _STATUS_LINES = (b"Cpus_allowed", b"Mems_allowed")
 _BUILDER = re.compile(r"\([^()\s]+@[^()\s]+\)")
 _HOME = re.compile(r"/(home|Users)/[^/\s]+")
 _PLAIN_NAMES = frozenset({"localhost", "localdomain", "host", "local", "(none)", "root", "user"})
+# Words by which `virtual` and others tell what a machine is, and makers: in a host's name they name nobody, and
+# without them a capture would be judged otherwise.
 _MARKS = """
 microsoft corporation virtual machine metal bare baremetal vmware virtualbox innotek oracle xen hvm domu parallels
 bhyve nutanix ahv google compute engine amazon ec2 aws alibaba cloud ecs openstack droplet vserver tencent cvm vultr
