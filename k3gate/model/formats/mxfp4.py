@@ -24,14 +24,16 @@ VALUES = np.array(
     dtype=np.float32,
 )
 """The number of each code."""
+_PAIRS = np.stack((VALUES[np.arange(256) & 15], VALUES[np.arange(256) >> 4]), axis=1).view(np.uint64)[:, 0]
+"""Both numbers of each byte, in one word of 64 bits: looked up twice as fast as one by one."""
+_GGML = np.dtype([("scale", "u1"), ("first", "<u8"), ("second", "<u8")])
+_LOW, _HIGH, _FOUR = np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(0xF0F0F0F0F0F0F0F0), np.uint64(4)
 
 
 def decode(codes: NDArray[np.uint8], scales: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Codes [..., columns / 2] and scales [..., columns / 32] to [..., columns]; `ValueError` where they do not fit."""
     _check(codes, scales)
-    numbers = np.empty((*codes.shape[:-1], codes.shape[-1] * 2), np.float32)
-    numbers[..., 0::2] = VALUES[codes & 15]
-    numbers[..., 1::2] = VALUES[codes >> 4]
+    numbers = np.take(_PAIRS, codes).view(np.float32)
     blocks = numbers.reshape(*scales.shape, BLOCK)
     # In place: a whole expert is a hundred megabytes. Scales from 2^126 on go beyond float32.
     with np.errstate(over="ignore"):
@@ -65,6 +67,29 @@ def from_ggml(blocks: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.
     elements = np.concatenate((halves & 15, halves >> 4), axis=-1)
     codes = elements[..., 0::2] | (elements[..., 1::2] << 4)
     return codes.reshape(*blocks.shape[:-2], -1), np.ascontiguousarray(blocks[..., 0])
+
+
+def same(codes: NDArray[np.uint8], scales: NDArray[np.uint8], blocks: NDArray[np.uint8]) -> bool:
+    """Whether blocks [..., count, 17] of GGML hold the same codes and scales, bit for bit; `ValueError` as in `decode`.
+
+    All must lie in one piece. Works on eight bytes at once, without building the blocks: at memory's pace, nearly.
+    """
+    _check(codes, scales)
+    if blocks.size != scales.size * GGML_BYTES:
+        raise ValueError(f"blocks {blocks.shape} do not fit scales {scales.shape}")
+    there = blocks.reshape(-1).view(_GGML)
+    if not np.array_equal(there["scale"], scales.reshape(-1)):
+        return False
+    words = codes.reshape(-1).view("<u8").reshape(-1, 2)
+    first, second = words[:, 0], words[:, 1]
+    even = (first & _LOW) | ((second & _LOW) << _FOUR)
+    odd = ((first >> _FOUR) & _LOW) | (second & _HIGH)
+    # Byte 2k of a block is the k-th of `even`, byte 2k + 1 the k-th of `odd`.
+    woven = odd.view(np.uint8).astype(np.uint16)
+    woven <<= np.uint16(8)
+    woven |= even.view(np.uint8)
+    mine = woven.view("<u8").reshape(-1, 2)
+    return np.array_equal(mine[:, 0], there["first"]) and np.array_equal(mine[:, 1], there["second"])
 
 
 def _nibbles(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:

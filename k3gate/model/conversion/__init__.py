@@ -1,0 +1,1 @@
+"""What a conversion did to a checkpoint: tensor by tensor, streaming, in bounded memory."""

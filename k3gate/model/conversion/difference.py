@@ -1,0 +1,256 @@
+"""One converted weight against its source: read in stretches, compared as it is stored or as numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from attrs import define, field, frozen
+from numpy.typing import NDArray
+
+from k3gate.model.conversion import measures, mistakes, pairing
+from k3gate.model.conversion.measures import Factors, Sums
+from k3gate.model.conversion.mistakes import Found, Mistake, Suspect
+from k3gate.model.conversion.pairing import Pair, Rule
+from k3gate.model.conversion.reading import Files, Rows, scales_of
+from k3gate.model.conversion.stored import MXFP4, Stored
+from k3gate.model.formats import ggml, mxfp4
+
+Numbers = NDArray[np.float32]
+AT_ONCE = 2**20
+"""Numbers that are held as float32 at once."""
+_CODES_AT_ONCE = 2**18
+"""Bytes of codes that are compared as they are: they and their copies stay in a cache."""
+_SAMPLE_ROWS = 32
+_BAD_ROWS = 16
+_STRETCH = 1024
+_UNLIKE = 0.5
+_TWICE = 1e-4
+_EXACT = {
+    MXFP4: frozenset({MXFP4, "BF16", "F32", "F64"}),
+    "BF16": frozenset({"BF16", "F32", "F64"}),
+    "F16": frozenset({"F16", "F32", "F64"}),
+    "F32": frozenset({"F32", "F64"}),
+    "F64": frozenset({"F64"}),
+}
+"""Types that hold every number of a type."""
+_APART = frozenset({"Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", MXFP4, "F16", "BF16", "F32", "F64"})
+"""Types in which no more than 32 numbers share a factor."""
+
+
+@define
+class Difference:
+    """What was found of one weight. `exact`: every number is the source's."""
+
+    exact: bool
+    sums: Sums = field(factory=Sums)
+    source_factors: Factors = field(factory=Factors)
+    converted_factors: Factors = field(factory=Factors)
+    found: Found | None = None
+    suspect: Suspect | None = None
+
+
+class Sides(NamedTuple):
+    """The open files of both sides."""
+
+    source: Files
+    converted: Files
+
+
+@frozen(eq=False)
+class _Source:
+    """The numbers that should be there: in files, or made of them."""
+
+    files: Files
+    stored: Stored
+    made: Numbers | None = None
+
+    @property
+    def columns(self) -> int:
+        return self.stored.columns if self.made is None else self.made.shape[-1]
+
+    def numbers(self, first: int, end: int) -> Numbers:
+        if self.made is None:
+            return self.files.numbers(self.stored, first, end)
+        return self.made[first:end]
+
+    def element(self, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Numbers:
+        found = np.empty(len(rows), np.float32)
+        for at, (row, column) in enumerate(zip(rows.tolist(), columns.tolist(), strict=True)):
+            found[at] = self.numbers(row, row + 1)[0, column]
+        return found
+
+
+def compare(pair: Pair, sides: Sides) -> Difference:
+    """All numbers of a pair. `ValueError`: they cannot be compared, and why; `OSError`: they cannot be read."""
+    for stored in (*pair.source, pair.converted):
+        if stored.trouble is not None:
+            raise ValueError(f"{stored.tensor}: {stored.trouble}")
+    source = _source(pair, sides)
+    if pair.rule is Rule.DECAY:
+        return _decay(pair, sides, source.numbers(0, source.stored.rows))
+    wanted = pair.source[0].shape if source.made is None else source.made.shape
+    wrong = _shape(wanted, pair.converted.shape)
+    if wrong is not None:
+        return Difference(exact=False, found=wrong)
+    if source.made is not None:
+        rows = source.made.reshape(pair.converted.rows, pair.converted.columns)
+        source = _Source(source.files, source.stored, rows)
+    return _numbers(pair, sides, source)
+
+
+def _source(pair: Pair, sides: Sides) -> _Source:
+    first = pair.source[0]
+    if pair.rule in (Rule.SAME, Rule.DECAY):
+        return _Source(sides.source, first)
+    whole = tuple(sides.source.numbers(one, 0, one.rows) for one in pair.source)
+    return _Source(sides.source, first, pairing.expected(pair, whole))
+
+
+def _shape(wanted: tuple[int, ...], there: tuple[int, ...]) -> Found | None:
+    wanted = tuple(axis for axis in wanted if axis != 1) or (1,)
+    there = tuple(axis for axis in there if axis != 1) or (1,)
+    if wanted == there:
+        return None
+    turned = len(wanted) > 1 and there in ((*wanted[:-2], wanted[-1], wanted[-2]), wanted[::-1])
+    return Found(Mistake.TRANSPOSED if turned else Mistake.SHAPE, f"{list(there)} for {list(wanted)}")
+
+
+def _decay(pair: Pair, sides: Sides, stored: Numbers) -> Difference:
+    converted = sides.converted.numbers(pair.converted, 0, pair.converted.rows).reshape(-1)
+    right = pairing.expected(pair, (stored,))
+    if right.shape == converted.shape and np.allclose(converted, right, rtol=1e-6, atol=0):
+        # Exponentials of two libraries differ in the last bit.
+        return Difference(exact=True)
+    found = mistakes.decay(stored, converted, pair.heads)
+    difference = Difference(exact=False, found=found)
+    if right.shape == converted.shape:
+        difference.sums.add(right, converted)
+        difference.found = found or Found(Mistake.ALTERED)
+    return difference
+
+
+def _numbers(pair: Pair, sides: Sides, source: _Source) -> Difference:
+    difference = Difference(exact=True)
+    bad: list[int] = []
+    for first, end in _stretches(pair):
+        if source.made is None and _same(
+            sides.source.rows(source.stored, first, end),
+            sides.converted.rows(pair.converted, first, end),
+            difference,
+        ):
+            continue
+        for start in range(first, end, step := _rows_at_once(pair.converted.columns, AT_ONCE)):
+            bad += _compare_rows(pair, sides, source, start, min(end, start + step), difference)
+    if difference.sums.numbers:
+        _explain(pair, sides, source, bad, difference)
+    if difference.source_factors.not_finite and difference.found is None:
+        told = f"{difference.source_factors.not_finite:,} in the source"
+        difference.exact, difference.found = False, Found(Mistake.NAN, told)
+    return difference
+
+
+def _stretches(pair: Pair) -> Iterator[tuple[int, int]]:
+    step = _rows_at_once(pair.source[0].row_bytes, _CODES_AT_ONCE)
+    for first in range(0, pair.converted.rows, step):
+        yield first, min(pair.converted.rows, first + step)
+
+
+def _rows_at_once(row: int, at_once: int) -> int:
+    return max(1, at_once // max(1, row))
+
+
+def _same(source: Rows, converted: Rows, difference: Difference) -> bool:
+    """Whether the rows are the same as they are stored, where both sides may be compared so."""
+    here, there = source.stored, converted.stored
+    for rows, factors in ((source, difference.source_factors), (converted, difference.converted_factors)):
+        if (own := scales_of(rows)) is not None:
+            factors.add(own)
+    if here.is_mxfp4_of_a_checkpoint and there.coding == MXFP4:
+        assert source.scales is not None
+        if there.scales is None:
+            return mxfp4.same(source.codes, source.scales, converted.codes)
+        assert converted.scales is not None
+        return np.array_equal(source.codes, converted.codes) and np.array_equal(
+            source.scales, converted.scales
+        )
+    alike = here.coding == there.coding and here.scales is None and there.scales is None
+    return alike and np.array_equal(source.codes, converted.codes)
+
+
+def _compare_rows(
+    pair: Pair, sides: Sides, source: _Source, first: int, end: int, difference: Difference
+) -> list[int]:
+    """Rows as numbers; which of them differ, some few."""
+    here = source.numbers(first, end)
+    there = sides.converted.numbers(pair.converted, first, end)
+    difference.sums.add(here, there)
+    unlike = here != there
+    # NaN is unlike itself; where both have it, nothing was changed.
+    if difference.sums.not_finite:
+        unlike &= ~(np.isnan(here) & np.isnan(there))
+    rows = np.flatnonzero(unlike.any(axis=1))
+    if not rows.size:
+        return []
+    difference.exact = False
+    picked = rows[np.linspace(0, rows.size - 1, min(rows.size, _BAD_ROWS)).astype(np.int64)]
+    return [first + int(row) for row in picked]
+
+
+def _explain(pair: Pair, sides: Sides, source: _Source, bad: list[int], difference: Difference) -> None:
+    """Say what is wrong with a weight that differs, where that is known."""
+    if difference.exact:
+        return
+    sample = _sample(pair, sides, source, bad)
+    difference.found = mistakes.recognise(sample)
+    if difference.found is not None:
+        return
+    cosine = difference.sums.cosine
+    if cosine is not None and cosine < _UNLIKE:
+        difference.suspect = _suspect(pair, sides, source)
+    own = pair.source[0]
+    if pair.rule is Rule.SAME and pair.converted.coding in _EXACT.get(own.coding, ()):
+        difference.found = Found(Mistake.ALTERED, f"{own.coding} to {pair.converted.coding}")
+    elif own.coding == MXFP4 and difference.sums.nmse > _TWICE and difference.suspect is None:
+        difference.found = Found(Mistake.TWICE, f"{own.coding} to {pair.converted.coding}")
+
+
+def _sample(pair: Pair, sides: Sides, source: _Source, bad: list[int]) -> mistakes.Sample:
+    rows = np.array(bad, np.int64)
+    rows = rows[np.linspace(0, rows.size - 1, min(rows.size, _SAMPLE_ROWS)).astype(np.int64)]
+    here = np.concatenate([source.numbers(row, row + 1) for row in rows])
+    there = np.concatenate([sides.converted.numbers(pair.converted, row, row + 1) for row in rows])
+    scales = None
+    if source.made is None and source.stored.coding == MXFP4:
+        own = [scales_of(sides.source.rows(source.stored, row, row + 1)) for row in rows]
+        scales = np.stack([one for one in own if one is not None])
+    return mistakes.Sample(
+        here,
+        there,
+        rows,
+        pair.converted.rows,
+        scales,
+        pair.converted.coding in _APART,
+        _rounding(here, pair),
+        source.element if source.columns == pair.converted.columns else None,
+    )
+
+
+def _rounding(source: Numbers, pair: Pair) -> float | None:
+    """The NMSE that the converted type causes by itself."""
+    coding = pair.converted.coding
+    if coding in _EXACT.get(pair.source[0].coding, ()) and pair.rule is Rule.SAME:
+        return 0.0
+    rounded = ggml.rounded(source, coding) if pair.converted.scales is None else None
+    return None if rounded is None else measures.nmse(source, rounded)
+
+
+def _suspect(pair: Pair, sides: Sides, source: _Source) -> Suspect:
+    row = pair.converted.rows // 2
+    return Suspect(
+        pair.name.weight,
+        pair.name.expert,
+        source.numbers(row, row + 1)[0, :_STRETCH].copy(),
+        sides.converted.numbers(pair.converted, row, row + 1)[0, :_STRETCH].copy(),
+    )
