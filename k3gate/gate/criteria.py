@@ -24,12 +24,17 @@ from k3gate.records import Bound, Scalar
 
 SHIPPED = Path(__file__).parent / "data" / "criteria.toml"
 
-RULES = ("bare_metal", "population", "speed", "placement", "residency", "evidence", "licence", "steps")
+RULES = (
+    *("bare_metal", "population", "speed", "placement", "residency"),
+    *("evidence", "licence", "conversion", "steps"),
+)
 """What is no bound, by name; `k3gate.gate.rules` and `modules` have the code of each."""
 SETTLED_BY = ("one_memory_node",)
 """Facts of the inventory that pass a check without a measurement."""
 SUBJECTS = ("checkpoint", "converted", "runtime", "machine", "bom")
 """Kinds of subject that evidence can be about."""
+CONVERTED_PARTS = ("routed_experts", "trunk")
+"""What of a converted file has a bound of its own."""
 CELL_LABELS = ("cpu_node", "memory_node")
 """Labels over which the worst can be taken; the inventory says which values must be there."""
 PROOFS = ("placement", "page_size", "pinned", "checksum", "working_set")
@@ -185,17 +190,33 @@ def _entry(file: str, number: int, data: Any) -> Criterion:
 
 def _rule(table: Table, rule: str) -> dict[str, Any]:
     table.choice("rule", RULES)
+    bounded = rule == "conversion" and "where" in table.data
     for key in _BOUND_KEYS:
-        if key in table.data:
+        if key in table.data and not (bounded and key in ("where", "max")):
             raise table.refuse(
                 key, f"has no meaning beside rule {rule!r}; remove it or give a metric instead"
             )
-    needs_subject = rule in ("evidence", "licence")
+    needs_subject = rule in ("evidence", "licence", "conversion")
     if needs_subject != ("subject" in table.data):
         raise table.refuse(
-            "subject", "says what evidence is about: give it with rule 'evidence' or 'licence' only"
+            "subject",
+            "says what evidence is about: give it with rule 'evidence', 'licence' or 'conversion' only",
         )
-    return {"rule": rule, "subject": table.choice("subject", SUBJECTS) if needs_subject else None}
+    found: dict[str, Any] = {"rule": rule}
+    found["subject"] = table.choice("subject", SUBJECTS) if needs_subject else None
+    return {**found, **_error_bound(table)} if bounded else found
+
+
+def _error_bound(table: Table) -> dict[str, Any]:
+    """The largest error that a part of a converted file may have."""
+    inner = table.table("where", ("part",))
+    part = inner.choice("part", CONVERTED_PARTS)
+    limit = table.number("max")
+    if limit is None or limit < 0:
+        raise table.refuse("max", "must be a number from 0 on: the largest relative square error of a weight")
+    if "machines" not in table.data:
+        raise table.refuse("machines", "is missing; say how many machines stand behind the bound, 0 if none")
+    return {"where": {"part": part}, "bound": Bound(None, limit)}
 
 
 def _bound(table: Table, metric: str) -> dict[str, Any]:

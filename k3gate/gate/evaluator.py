@@ -15,7 +15,7 @@ from k3gate.gate.steps import STEPS, Step
 from k3gate.gate.targets import Target
 from k3gate.records import CheckResult, GateResult, RunRecord, RunStatus, StepResult, Verdict
 
-_NOT_FROM_THE_RUN = ("evidence", "licence", "steps")
+_NOT_FROM_THE_RUN = ("evidence", "licence", "conversion", "steps")
 """Rules that rest on evidence by subject, or on other verdicts, and not on what this run measured."""
 
 _NOT_ASKED = {
@@ -120,6 +120,8 @@ def _judge(entry: Criterion, record: RunRecord, target: Target, decided: Mapping
             return rules.evidence(entry, record, target)
         case "licence":
             return rules.licence(entry, record, target)
+        case "conversion":
+            return rules.conversion(entry, record, target)
         case "steps":
             return rules.steps(decided)
     return unproven(f"This version of k3gate has no rule {entry.rule!r}.")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from attrs import field, frozen
 
-from k3gate.records import Bound, Interval, Verdict
+from k3gate.records import Bound, Evidence, Interval, Verdict
 
 _ORDER = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.WAIVED, Verdict.PASS)
 
@@ -35,6 +35,12 @@ def unproven(
 ) -> Judgement:
     """Not decided, and why."""
     return Judgement(Verdict.UNPROVEN, reason, evidence=evidence, remedy=remedy, observed=observed, unit=unit)
+
+
+def by_evidence(found: Evidence) -> Judgement:
+    """What one piece of evidence says by itself."""
+    verdict = found.verdict if found.verdict in (Verdict.PASS, Verdict.FAIL) else Verdict.UNPROVEN
+    return Judgement(verdict, found.detail, observed=found.subject, evidence=(f"evidence:{found.subject}",))
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from k3gate import topology, units
-from k3gate.gate import hardware
+from k3gate.gate import conversions, hardware
 from k3gate.gate.criteria import Criterion
-from k3gate.gate.judgement import Judgement, unproven, worst
+from k3gate.gate.judgement import Judgement, by_evidence, unproven, worst
 from k3gate.gate.targets import Target
 from k3gate.metrics import RESIDENCY_BYTES
+from k3gate.model.checkpoint.architecture import KIMI_K3
 from k3gate.model.residency import Image
 from k3gate.probing.outcomes import evidence as believed
 from k3gate.records import Evidence, Metric, Proof, RunRecord, State, Verdict
@@ -270,6 +271,35 @@ def _wanted(metric: Metric, unknown: float) -> float:
 
 def evidence(criterion: Criterion, record: RunRecord, target: Target) -> Judgement:
     """Evidence about the target's subject, the newest one, decides; about anything else it says nothing."""
+    newest = _newest(criterion, record, target)
+    return newest if isinstance(newest, Judgement) else by_evidence(newest)
+
+
+def conversion(criterion: Criterion, record: RunRecord, target: Target) -> Judgement:
+    """The newest comparison of the target's converted file with the target's checkpoint, and with no other."""
+    newest = _newest(criterion, record, target)
+    if isinstance(newest, Judgement):
+        return newest
+    rows = (f"evidence:{newest.subject}",)
+    model = newest.data.get("architecture")
+    if model != KIMI_K3:
+        return unproven(
+            f"The converted file was compared with another model than Kimi K3: {str(model)[:40]}.", rows
+        )
+    source = newest.data.get("source")
+    own = _subjects("checkpoint", record, target) or {
+        each.subject for each in record.evidence if each.subject_kind == "checkpoint"
+    }
+    if own and source not in own:
+        return unproven(
+            f"The converted file was compared with another checkpoint than the target's: {str(source)[:40]}.",
+            rows,
+        )
+    return conversions.judge(criterion, newest)
+
+
+def _newest(criterion: Criterion, record: RunRecord, target: Target) -> Evidence | Judgement:
+    """The evidence that counts, or why there is none."""
     about = [e for e in record.evidence if e.check == criterion.id and e.subject_kind == criterion.subject]
     if not about:
         return unproven(f"No evidence about {_subject_words(criterion.subject)}.")
@@ -285,11 +315,7 @@ def evidence(criterion: Criterion, record: RunRecord, target: Target) -> Judgeme
         return unproven(
             f"The evidence is about another {criterion.subject} than the target's: {about[0].subject[:40]}."
         )
-    newest = max(fitting, key=lambda each: each.gathered)
-    verdict = newest.verdict if newest.verdict in (Verdict.PASS, Verdict.FAIL) else Verdict.UNPROVEN
-    return Judgement(
-        verdict, newest.detail, observed=newest.subject, evidence=(f"evidence:{newest.subject}",)
-    )
+    return max(fitting, key=lambda each: each.gathered)
 
 
 def licence(criterion: Criterion, record: RunRecord, target: Target) -> Judgement:

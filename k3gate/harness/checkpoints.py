@@ -113,6 +113,12 @@ def keep(store: Store, found: Inspection, run: str | None) -> list[Evidence]:
     return gathered
 
 
+def layout_titles(found: Inspection) -> list[str]:
+    """What is wrong with the layout of quantized weights, in words."""
+    titles = {finding.code: finding.title for finding in found.findings}
+    return [titles[code] for code in sorted(_OF_LAYOUT & titles.keys())]
+
+
 def evidence(found: Inspection, gathered: str) -> list[Evidence]:
     """What an inspection says: of a released checkpoint for step 1, of a GGUF file, which is a conversion, for
     step 3. One digest is one subject, of one kind."""
@@ -121,7 +127,7 @@ def evidence(found: Inspection, gathered: str) -> list[Evidence]:
         return Evidence(check, found.digest, kind, verdict, detail, gathered, data)
 
     titles = {finding.code: finding.title for finding in found.findings}
-    layout = [titles[code] for code in sorted(_OF_LAYOUT & titles.keys())]
+    layout = layout_titles(found)
     damage = [
         finding.title
         for finding in found.findings

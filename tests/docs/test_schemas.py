@@ -38,6 +38,10 @@ PROMISED = {
         "parameters": "total active",
         "bytes_per_token": "native trunk_q8_0 routed",
     },
+    "quant": {
+        "": "verdict lossless mistakes groups",
+        "groups.lm_head": "nmse max_error cosine",
+    },
     "run": {
         "": "run inventory outcomes gate",
         "run": "id machine profile version started ended",
@@ -112,6 +116,7 @@ def documents(ask: Ask) -> dict[str, Any]:
         "run": ask("run --probe selftest --only selftest/hash.64k --machine box-b --quiet"),
         "host": ask("host"),
         "inspect": ask("inspect model.safetensors"),
+        "quant": ask("quant model.safetensors model.safetensors", 0, 3),
         "gate": ask("gate", 1, 3),
         "diff": ask("diff latest@box-a latest@box-b"),
         "plan-dry-run": ask("run --dry-run"),

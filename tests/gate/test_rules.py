@@ -264,3 +264,41 @@ def test_an_image_over_two_machines_is_divided(
     found = check(make_record([build.residency(8e11)], inventory), "prototype.residency", target=two)
     assert found.verdict is Verdict.PASS
     assert "divided over 2 machines" in found.reason
+
+
+def compared(verdict: Verdict = Verdict.PASS, source: str = "sha256:k3", **worst: float | None) -> Evidence:
+    data = {part: {"nmse": error, "weight": "layer 1 attn_q"} for part, error in worst.items()}
+    return evidence(
+        "quantization.lossless_or_bounded",
+        "sha256:gguf",
+        "converted",
+        verdict,
+        source=source,
+        architecture="kimi-k3",
+        worst=data,
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict", "words"),
+    [
+        (compared(routed_experts=0.0, trunk=3e-5), Verdict.PASS, ""),
+        (compared(routed_experts=6e-3, trunk=3e-5), Verdict.FAIL, "the routed experts (layer 1 attn_q)"),
+        (compared(routed_experts=0.0, trunk=7e-3), Verdict.FAIL, "0.007, and 0.001 is allowed"),
+        (compared(routed_experts=None, trunk=0.0), Verdict.FAIL, "without bound"),
+        (compared(trunk=0.0), Verdict.UNPROVEN, "says nothing of the routed experts"),
+        (compared(Verdict.FAIL, routed_experts=0.0, trunk=0.0), Verdict.FAIL, "96 of 96 shards"),
+        (
+            compared(source="sha256:other", routed_experts=0.0, trunk=0.0),
+            Verdict.UNPROVEN,
+            "another checkpoint",
+        ),
+    ],
+)
+def test_a_conversion_is_judged_by_its_worst_weight(
+    check: Any, make_record: Any, found: Evidence, verdict: Verdict, words: str
+) -> None:
+    release = evidence("checkpoint.identity", "sha256:k3", "checkpoint")
+    judged = check(make_record(evidence=(release, found)), "quantization.lossless_or_bounded")
+    assert judged.verdict is verdict, judged
+    assert words in judged.reason

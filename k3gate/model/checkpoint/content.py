@@ -6,6 +6,7 @@ bits a packed code has, where no scale tells it, and how many experts a token us
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -315,4 +316,4 @@ def _state(matrices: Mapping[str, tuple[int, ...]]) -> int:
 def _remembered(matrices: Mapping[str, tuple[int, ...]]) -> int:
     """Bytes of the last inputs of a layer's short convolutions."""
     shapes = (shape for name, shape in matrices.items() if "conv1d" in name and len(shape) > 1)
-    return STATE_BYTES * sum(shape[0] * (shape[-1] - 1) for shape in shapes)
+    return STATE_BYTES * sum(math.prod(shape[:-1]) * (shape[-1] - 1) for shape in shapes)

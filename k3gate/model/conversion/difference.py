@@ -13,7 +13,7 @@ from k3gate.model.conversion import measures, mistakes, pairing
 from k3gate.model.conversion.measures import Factors, Sums
 from k3gate.model.conversion.mistakes import Found, Mistake, Suspect
 from k3gate.model.conversion.pairing import Pair, Rule
-from k3gate.model.conversion.reading import Files, Rows, scales_of
+from k3gate.model.conversion.reading import Files, Rows, exponents_of, scales_of
 from k3gate.model.conversion.stored import MXFP4, Stored
 from k3gate.model.formats import ggml, mxfp4
 
@@ -165,7 +165,9 @@ def _same(source: Rows, converted: Rows, difference: Difference) -> bool:
     """Whether the rows are the same as they are stored, where both sides may be compared so."""
     here, there = source.stored, converted.stored
     for rows, factors in ((source, difference.source_factors), (converted, difference.converted_factors)):
-        if (own := scales_of(rows)) is not None:
+        if (exponents := exponents_of(rows)) is not None:
+            factors.add_exponents(exponents)
+        elif (own := scales_of(rows)) is not None:
             factors.add(own)
     if here.is_mxfp4_of_a_checkpoint and there.coding == MXFP4:
         assert source.scales is not None

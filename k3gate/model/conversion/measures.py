@@ -9,6 +9,9 @@ import numpy as np
 from attrs import define
 from numpy.typing import NDArray
 
+from k3gate.model.formats.exponents import BIAS
+from k3gate.model.formats.exponents import NAN as E8M0_NAN
+
 Numbers = NDArray[np.float32]
 
 
@@ -111,6 +114,17 @@ class Factors:
                 return
             low, high = float(good.min()), float(good.max())
         self.least, self.largest = min(self.least, low), max(self.largest, high)
+
+    def add_exponents(self, exponents: NDArray[np.uint8]) -> None:
+        """Take factors as E8M0 has them, without decoding them: smallest and largest byte tell all."""
+        if exponents.size and int(exponents.max()) == E8M0_NAN:
+            self.not_finite += int(np.count_nonzero(exponents == E8M0_NAN))
+            self.number += int(np.count_nonzero(exponents == E8M0_NAN))
+            exponents = exponents[exponents != E8M0_NAN]
+        if exponents.size:
+            self.number += exponents.size
+            self.least = min(self.least, 2.0 ** (int(exponents.min()) - BIAS))
+            self.largest = max(self.largest, 2.0 ** (int(exponents.max()) - BIAS))
 
     def merge(self, other: Factors) -> None:
         """Add what another one took."""

@@ -140,6 +140,13 @@ def _size(scales: Scales) -> int:
     return scales.rows * scales.columns * BITS[scales.dtype] // 8
 
 
+def exponents_of(rows: Rows) -> NDArray[np.uint8] | None:
+    """The scales of MXFP4 as bytes of E8M0; None for another coding."""
+    if rows.stored.coding != MXFP4:
+        return None
+    return rows.codes.reshape(-1, mxfp4.GGML_BYTES)[:, 0] if rows.scales is None else rows.scales
+
+
 def scales_of(rows: Rows) -> NDArray[np.float32] | None:
     """The factors of these rows' blocks, without signs, in no shape; None where the coding has none to show."""
     stored = rows.stored

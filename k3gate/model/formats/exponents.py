@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 NAN = 255
-_VALUES = np.append(np.ldexp(np.float32(1.0), np.arange(NAN) - 127), np.float32(np.nan))
+BIAS = 127
+_VALUES = np.append(np.ldexp(np.float32(1.0), np.arange(NAN) - BIAS), np.float32(np.nan))
 
 
 def decode(scales: NDArray[np.uint8]) -> NDArray[np.float32]:

@@ -109,7 +109,7 @@ def gguf_tensors() -> list[tuple[str, str, tuple[int, ...]]]:
             ("attn_res_score.weight", "F32", (hidden,)),
             ("ffn_res_score.weight", "F32", (hidden,)),
             ("attn_output.weight", "Q8_0", (hidden, INNER)),
-            ("attn_gate.weight", "Q8_0", (INNER, hidden)),
+            ("attn_gate.weight" if layer in MLA_LAYERS else "ssm_g.weight", "Q8_0", (INNER, hidden)),
         ]
         if layer in MLA_LAYERS:
             rows += [
@@ -123,7 +123,7 @@ def gguf_tensors() -> list[tuple[str, str, tuple[int, ...]]]:
             ]
         else:
             rows += [(f"attn_{one}.weight", "Q8_0", (INNER, hidden)) for one in "qkv"]
-            rows += [(f"ssm_conv1d_{one}.weight", "F32", (INNER, 1, 4)) for one in "qkv"]
+            rows += [(f"ssm_conv1d_{one}.weight", "F32", (1, INNER, 1, 4)) for one in "qkv"]
             rows += [
                 ("ssm_f_a.weight", "Q8_0", (128, hidden)),
                 ("ssm_f_b.weight", "Q8_0", (INNER, 128)),

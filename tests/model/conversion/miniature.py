@@ -6,8 +6,7 @@ It is written as the checkpoint stores it and, by the package gguf, as llama.cpp
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,14 @@ FULL = 2
 """The layer of MLA; the others are KDA, the first of them dense."""
 
 Weights = dict[str, NDArray[Any]]
-_TYPES = {"uint8": "U8", "float32": "F32", "bfloat16": "BF16", "float16": "F16", "int32": "I32"}
+_TYPES = {
+    "uint8": "U8",
+    "float32": "F32",
+    "bfloat16": "BF16",
+    "float16": "F16",
+    "int32": "I32",
+    "float8_e4m3fn": "F8_E4M3",
+}
 
 
 def weights(seed: int = 7) -> Weights:
@@ -267,11 +273,3 @@ def write_gguf(path: Path, converted: Converted) -> Path:
     writer.write_tensors_to_file()
     writer.close()
     return path
-
-
-Change = Callable[[Weights, Converted], None]
-
-
-def elements(shape: tuple[int, ...]) -> int:
-    """How many numbers."""
-    return math.prod(shape)

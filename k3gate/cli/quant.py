@@ -1,0 +1,79 @@
+"""`k3gate quant`: what a conversion did to a checkpoint."""
+
+from __future__ import annotations
+
+import click
+
+from k3gate.cli.options import json_option, place, print_json, store_option, word
+from k3gate.cli.output import check_output, write_output
+
+
+@click.command("quant", short_help="Hold a converted checkpoint against its source.")
+@click.argument("source", type=place, metavar="SOURCE")
+@click.argument("converted", type=place, metavar="CONVERTED")
+@click.option(
+    "--criteria", "criteria_path", type=place, metavar="FILE", help="Other bounds than the shipped ones."
+)
+@click.option(
+    "--run", "run", type=word, metavar="RUN", help="The stored run that is about the converted file."
+)
+@click.option("--no-store", is_flag=True, help="Keep nothing of it in the store.")
+@click.option("-o", "--output", metavar="FILE", help="Write to a file instead of stdout.")
+@json_option
+@store_option
+def command(
+    source: str,
+    converted: str,
+    criteria_path: str | None,
+    run: str | None,
+    no_store: bool,
+    output: str | None,
+    as_json: bool,
+    store_location: str | None,
+) -> int:
+    """Compare every weight of CONVERTED with SOURCE, the checkpoint that it was made of: bit for bit where the type
+    can hold it, else by the error, part by part and layer by layer. Known mistakes of converters are named.
+
+    Both are read as `k3gate inspect` reads them, in pieces, on all cores. What is proven is kept in the store by the
+    converted file's digest, for the gate. Exit code: 0 within the bounds, 1 not, 2 unreadable, 3 not decided.
+    """
+    from contextlib import nullcontext
+
+    from k3gate.cli.options import exit_code
+    from k3gate.cli.pace import shown
+    from k3gate.documents import pretty
+    from k3gate.errors import UsageError
+    from k3gate.harness import conversions
+    from k3gate.model.conversion import text
+    from k3gate.store import open_store
+
+    check_output(output)
+    if run is not None and no_store:
+        raise UsageError("--run joins a stored run and --no-store keeps nothing: give one of them")
+    with nullcontext() if no_store else open_store(store_location) as store:
+        if store is not None and run is not None:
+            store.resolve(run)
+        with shown() as progress:
+            result = conversions.compare(source, converted, criteria_path, progress)
+        if store is not None:
+            conversions.keep(store, result, run)
+    verdict = result.judged.verdict
+    document = conversions.document(result)
+    page = text.page(
+        [
+            ("verdict", f"{verdict}: {result.judged.reason}"),
+            ("source", f"{result.source.place}, {result.source.architecture.name}, {result.source.digest}"),
+            (
+                "converted",
+                f"{result.converted.place}, {result.converted.architecture.name}, {result.subject}",
+            ),
+        ],
+        result.compared,
+    )
+    if output is not None:
+        write_output(output, pretty(document) if as_json else page)
+    elif as_json:
+        print_json(document)
+    else:
+        click.echo(page, nl=False)
+    return exit_code(verdict)
