@@ -88,15 +88,13 @@ _shared: list[_Gathered] = []
 
 
 def _in_parallel(whole: _Gathered, parts: list[Part], processes: int) -> None:
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor
+    from k3gate.model.processes import in_order
 
     batches = [parts[start : start + _BATCH] for start in range(0, len(parts), _BATCH)]
     _shared.append(whole)
     try:
-        with ProcessPoolExecutor(processes, multiprocessing.get_context("fork")) as pool:
-            for some in pool.map(_batch, batches):
-                whole.merge(some)
+        for some in in_order(_batch, batches, processes):
+            whole.merge(some)
     finally:
         _shared.clear()
 

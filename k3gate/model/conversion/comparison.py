@@ -202,8 +202,9 @@ def prepare(source: FileSet, converted: FileSet) -> Task:
 
 def compare(task: Task, processes: int, progress: Callable[[int], None]) -> Compared:
     """Compare all layers; `progress` is told now and then how many bytes of the source are done."""
-    import multiprocessing
-    from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+    from multiprocessing import get_context
+
+    from k3gate.model import processes as shared_out
 
     layers = sorted({*task.source.files_of, *task.converted.files_of}, key=_order)
     whole = Compared()
@@ -211,20 +212,11 @@ def compare(task: Task, processes: int, progress: Callable[[int], None]) -> Comp
         whole.not_readable(f"{name} of the source: {why}")
     for name, why in task.converted.unread:
         whole.not_readable(f"{name}: {why}")
-    context = multiprocessing.get_context("fork")
-    done = context.Value("Q", 0)
+    done = get_context("fork").Value("Q", 0)
     _shared.append((task, done))
     try:
-        with ProcessPoolExecutor(min(processes, len(layers)), context) as pool:
-            running = {pool.submit(_layer_in_process, layer): layer for layer in layers}
-            results: dict[int | None, Compared] = {}
-            while running:
-                ended, _ = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
-                progress(done.value)
-                for future in ended:
-                    results[running.pop(future)] = future.result()
-        for layer in layers:
-            whole.merge(results[layer])
+        for found in shared_out.in_order(_layer_in_process, layers, processes, lambda: progress(done.value)):
+            whole.merge(found)
     finally:
         _shared.clear()
     return whole
@@ -269,14 +261,13 @@ def _layer(task: Task, layer: int | None, progress: Callable[[int], None]) -> Co
         suspects: list[tuple[Suspect, Pair]] = []
         for pair in found.pairs:
             try:
-                told = difference.compare(pair, Sides(source, converted))
+                told = difference.compare(pair, Sides(source, converted), progress)
             except (OSError, ValueError) as error:
                 compared.not_readable(f"{pair.name}: {error}")
             else:
                 compared.take(pair, _part_of(pair, attention), told)
                 if told.suspect is not None:
                     suspects.append((told.suspect, pair))
-            progress(sum(one.bytes for one in pair.source))
     for mistake, those in mistakes.exchanged([one for one, _ in suspects]):
         pairs = {id(one): pair for one, pair in suspects}
         for suspect in those:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -82,8 +82,9 @@ class _Source:
         return found
 
 
-def compare(pair: Pair, sides: Sides) -> Difference:
-    """All numbers of a pair. `ValueError`: they cannot be compared, and why; `OSError`: they cannot be read."""
+def compare(pair: Pair, sides: Sides, progress: Callable[[int], None]) -> Difference:
+    """All numbers of a pair; `progress` is told bytes of the source as they are done. `ValueError`: they cannot be
+    compared, and why; `OSError`: they cannot be read."""
     for stored in (*pair.source, pair.converted):
         if stored.trouble is not None:
             raise ValueError(f"{stored.tensor}: {stored.trouble}")
@@ -97,7 +98,7 @@ def compare(pair: Pair, sides: Sides) -> Difference:
     if source.made is not None:
         rows = source.made.reshape(pair.converted.rows, pair.converted.columns)
         source = _Source(source.files, source.stored, rows)
-    return _numbers(pair, sides, source)
+    return _numbers(pair, sides, source, progress)
 
 
 def _source(pair: Pair, sides: Sides) -> _Source:
@@ -131,10 +132,12 @@ def _decay(pair: Pair, sides: Sides, stored: Numbers) -> Difference:
     return difference
 
 
-def _numbers(pair: Pair, sides: Sides, source: _Source) -> Difference:
+def _numbers(pair: Pair, sides: Sides, source: _Source, progress: Callable[[int], None]) -> Difference:
     difference = Difference(exact=True)
     bad: list[int] = []
+    row = sum(one.bytes for one in pair.source) // max(1, pair.converted.rows)
     for first, end in _stretches(pair):
+        progress((end - first) * row)
         if source.made is None and _same(
             sides.source.rows(source.stored, first, end),
             sides.converted.rows(pair.converted, first, end),

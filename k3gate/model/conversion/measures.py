@@ -40,14 +40,14 @@ class Sums:
             return
         # Squares of float32 may leave its range: large ones are summed in double precision.
         wide = max(_extent(source), _extent(converted))
-        if not 1e-12 < wide < 1e12:
+        if wide and not 1e-12 < wide < 1e12:
             source, converted = source.astype(np.float64), converted.astype(np.float64)
         difference = source - converted
         self.largest = max(self.largest, _extent(difference))
-        self.errors += float(np.dot(difference, difference))
-        self.source += float(np.dot(source, source))
-        self.converted += float(np.dot(converted, converted))
-        self.product += float(np.dot(source, converted))
+        self.errors += _dot(difference, difference)
+        self.source += _dot(source, source)
+        self.converted += _dot(converted, converted)
+        self.product += _dot(source, converted)
 
     def merge(self, other: Sums) -> None:
         """Add what another one took."""
@@ -145,6 +145,11 @@ class Factors:
             "least": self.least if some else None,
             "largest": self.largest if some else None,
         }
+
+
+def _dot(first: NDArray[np.floating], second: NDArray[np.floating]) -> float:
+    """Without BLAS, whose threads get in each other's way where every core has a process; numpy sums in pairs."""
+    return float(np.add.reduce(first * second))
 
 
 def _extent(numbers: Numbers) -> float:
