@@ -27,6 +27,11 @@ _KINDS = (
 )
 
 
+def is_page(path: str) -> bool:
+    """Whether an output is to be an HTML page, by its name."""
+    return path.lower().endswith((".html", ".htm"))
+
+
 def check_output(path: str | None) -> None:
     """Raise `UsageError` before any work where `-o` could not be written afterwards, or must not be."""
     if path is None or path == os.devnull or stream_number(path) is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from k3gate.cli.options import json_option, place, print_json, store_option, word
-from k3gate.cli.output import check_output, write_output
+from k3gate.cli.output import check_output, is_page, write_output
 
 
 @click.command("quant", short_help="Hold a converted checkpoint against its source.")
@@ -18,7 +18,9 @@ from k3gate.cli.output import check_output, write_output
     "--run", "run", type=word, metavar="RUN", help="The stored run that is about the converted file."
 )
 @click.option("--no-store", is_flag=True, help="Keep nothing of it in the store.")
-@click.option("-o", "--output", metavar="FILE", help="Write to a file instead of stdout.")
+@click.option(
+    "-o", "--output", metavar="FILE", help="Write to a file; one that ends in .html becomes a page."
+)
 @json_option
 @store_option
 def command(
@@ -70,7 +72,12 @@ def command(
         ],
         result.compared,
     )
-    if output is not None:
+    if output is not None and is_page(output):
+        from k3gate.harness.stored import now
+        from k3gate.reports import conversion
+
+        write_output(output, conversion.render(document, result.bounds, now()))
+    if output is not None and not is_page(output):
         write_output(output, pretty(document) if as_json else page)
     elif as_json:
         print_json(document)

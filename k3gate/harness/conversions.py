@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
@@ -42,6 +42,8 @@ class Result:
     compared: Compared
     evidence: tuple[Evidence, ...]
     judged: Judgement
+    bounds: Mapping[str, float]
+    """The largest error that the criteria allow a weight of each part."""
 
 
 def compare(
@@ -60,7 +62,12 @@ def compare(
     compared = comparison.compare(task, len(os.sched_getaffinity(0)), done)
     gathered = _evidence(source_found, converted_found, compared)
     judged = conversions.judge_all(asked, gathered[0])
-    return Result(source_found, converted_found, gathered[0].subject, compared, gathered, judged)
+    bounds = {
+        str(one.where["part"]): one.bound.max
+        for one in asked
+        if "part" in one.where and one.bound.max is not None
+    }
+    return Result(source_found, converted_found, gathered[0].subject, compared, gathered, judged, bounds)
 
 
 def keep(store: Store, result: Result, run: str | None) -> None:
