@@ -19,7 +19,8 @@ from attrs import frozen
 
 from k3gate.documents import printable
 from k3gate.errors import UsageError
-from k3gate.model.checkpoint.files import FileSet, Part
+from k3gate.model.checkpoint.files import FileSet
+from k3gate.model.checkpoint.readers import Part
 
 BLOCK = 4 * 2**20
 AHEAD = 16 * BLOCK

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any
 
 from attrs import evolve, field, frozen
@@ -16,8 +15,9 @@ from k3gate.documents import plain, printable
 from k3gate.model.checkpoint import architecture, config, gguf, names, quantization, safetensors
 from k3gate.model.checkpoint.architecture import Architecture
 from k3gate.model.checkpoint.content import CACHE_BYTES, EMBEDDING, FP8, VISION, Content, Group, Tally
-from k3gate.model.checkpoint.files import FileSet, Part
-from k3gate.model.checkpoint.tensors import Header, Problem, Tensor, open_file, shown
+from k3gate.model.checkpoint.files import FileSet
+from k3gate.model.checkpoint.readers import Part, Reader
+from k3gate.model.checkpoint.tensors import Header, Problem, Tensor, shown
 from k3gate.model.traffic import distinct_experts
 from k3gate.records import Finding, Severity
 from k3gate.units import count, gib
@@ -69,15 +69,26 @@ class Inspection:
         return any(finding.severity is Severity.HIGH for finding in self.findings)
 
 
-def inspect(found: FileSet, processes: int = 1) -> Inspection:
-    """Read all headers of a checkpoint, many files by so many processes. Damage becomes findings."""
+Progress = Callable[[int, int], None]
+"""Called with the number of files whose header was read, and of all."""
+
+
+def inspect(found: FileSet, processes: int = 1, progress: Progress | None = None) -> Inspection:
+    """Read all headers of a checkpoint, many files by so many processes. Damage becomes findings.
+
+    Files of a Hub are read by one process: what takes its time is the way to them.
+    """
     gathered = _Gathered(found)
     parts = [part for part in found.parts if part.size is not None]
-    if found.index is not None and processes > 1 and len(parts) >= _MANY_FILES:
-        _in_parallel(gathered, parts, processes)
+    here = found.reader.path is not None
+    if here and found.index is not None and processes > 1 and len(parts) >= _MANY_FILES:
+        _in_parallel(gathered, parts, processes, progress)
     else:
-        for part in parts:
-            gathered.take(part)
+        with found.reader.ahead([part.name for part in parts]):
+            for number, part in enumerate(parts, 1):
+                gathered.take(part)
+                if progress is not None:
+                    progress(number, len(parts))
     return gathered.inspection()
 
 
@@ -87,7 +98,7 @@ _shared: list[_Gathered] = []
 """What forked processes begin with: an index of half a million names is not sent through a pipe."""
 
 
-def _in_parallel(whole: _Gathered, parts: list[Part], processes: int) -> None:
+def _in_parallel(whole: _Gathered, parts: list[Part], processes: int, progress: Progress | None) -> None:
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 
@@ -95,8 +106,10 @@ def _in_parallel(whole: _Gathered, parts: list[Part], processes: int) -> None:
     _shared.append(whole)
     try:
         with ProcessPoolExecutor(processes, multiprocessing.get_context("fork")) as pool:
-            for some in pool.map(_batch, batches):
+            for number, some in enumerate(pool.map(_batch, batches), 1):
                 whole.merge(some)
+                if progress is not None:
+                    progress(min(number * _BATCH, len(parts)), len(parts))
     finally:
         _shared.clear()
 
@@ -149,10 +162,10 @@ class _Gathered:
 
     def take(self, part: Part) -> None:
         try:
-            with open_file(part.path) as source:
+            with self.found.reader.open(part.name) as source:
                 header = _READERS[self.found.format](source)
         except OSError as error:
-            text = f"it cannot be read: {(error.strerror or str(error)).lower()}"
+            text = f"it cannot be read: {(error.strerror or '').lower() or error}"
             self.problems.append(Problem("unreadable", Severity.HIGH, part.name, text))
             return
         self.problems += header.problems
@@ -256,7 +269,7 @@ class _Gathered:
             experts_per_token=used,
             active_parameters=active_parameters(content, used, tied=bool(stated and stated.tied)),
             bytes_per_token=per_token(content, used, tied=bool(stated and stated.tied)),
-            licences=tuple(_licences(found.licences)),
+            licences=tuple(_licences(found.reader, found.licences)),
             tokenizers=found.tokenizers,
             templates=found.templates,
             notes=found.notes,
@@ -349,11 +362,11 @@ def _stated(found: FileSet, metadata: Mapping[str, object]) -> config.Stated | N
     return config.of_config(found.config) if found.config is not None else None
 
 
-def _licences(paths: Iterable[Path]) -> Iterator[tuple[str, str]]:
+def _licences(reader: Reader, names: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Name and SHA-256 of each licence file that can be read."""
-    for path in paths:
+    for name in names:
         try:
-            with open_file(path) as source:
+            with reader.open(name) as source:
                 yield source.name, "sha256:" + hashlib.sha256(source.read(0, _LICENCE_BYTES)).hexdigest()
         except OSError:
             continue
