@@ -18,7 +18,7 @@ from attrs import evolve, field, frozen
 
 from k3gate.documents import printable
 from k3gate.errors import UsageError
-from k3gate.model.checkpoint.readers import LocalReader, Part, Reader, names_in, small, why
+from k3gate.model.checkpoint.readers import UNFETCHED, LocalReader, Part, Reader, names_in, small, why
 from k3gate.model.checkpoint.tensors import Problem, shown
 from k3gate.records import Severity
 
@@ -265,10 +265,12 @@ def _json(reader: Reader, name: str, limit: int, problems: list[Problem]) -> dic
             raise ValueError("it is no JSON object")
         return document
     except OSError as error:
+        code = "json" if reader.path is not None else UNFETCHED
         text = f"it cannot be read: {reader.why(name, error)}"
     except ValueError as error:
+        code = "json"
         text = f"it is no JSON: {str(error)[:200]}"
-    problems.append(Problem("json", Severity.HIGH, name, printable(text)))
+    problems.append(Problem(code, Severity.HIGH, name, printable(text)))
     return None
 
 

@@ -16,7 +16,7 @@ from k3gate.model.checkpoint import architecture, config, gguf, names, quantizat
 from k3gate.model.checkpoint.architecture import Architecture
 from k3gate.model.checkpoint.content import CACHE_BYTES, EMBEDDING, FP8, VISION, Content, Group, Tally
 from k3gate.model.checkpoint.files import FileSet
-from k3gate.model.checkpoint.readers import Part, Reader
+from k3gate.model.checkpoint.readers import UNFETCHED, Part, Reader, unread
 from k3gate.model.checkpoint.tensors import Header, Problem, Tensor, shown
 from k3gate.model.traffic import distinct_experts
 from k3gate.records import Finding, Severity
@@ -62,6 +62,8 @@ class Inspection:
     templates: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
+    revision: str | None = None
+    """The commit of a Hub's repository; None for files of this machine."""
 
     @property
     def damaged(self) -> bool:
@@ -166,7 +168,7 @@ class _Gathered:
                 header = _READERS[self.found.format](source)
         except OSError as error:
             text = f"it cannot be read: {(error.strerror or '').lower() or error}"
-            self.problems.append(Problem("unreadable", Severity.HIGH, part.name, text))
+            self.problems.append(Problem(unread(self.found.reader), Severity.HIGH, part.name, text))
             return
         self.problems += header.problems
         self.identity.append((part.name, header.size, header.digest))
@@ -276,6 +278,7 @@ class _Gathered:
             findings=tuple(
                 sorted(self._findings(stated, content, kind), key=lambda one: _ORDER[one.severity])
             ),
+            revision=found.revision,
         )
 
     def _digest(self) -> str:
@@ -488,17 +491,20 @@ _WORDS = {
     "truncated": ("Files that end too early", "as many bytes as the header tells"),
     "surplus": ("Files with bytes behind the last tensor", "as many bytes as the header tells"),
     "unreadable": ("Files that cannot be read", "files that may be read"),
+    UNFETCHED: ("Files that the Hub did not give", "every file that it lists"),
     "no_index": ("Shards without an index", "the index of the checkpoint"),
     "index": ("An index that cannot be used", "a map from tensors to files of the folder"),
     "json": ("A file that should be JSON and is not", "a JSON object"),
     "split": ("Parts of another set, or in another order", "parts in the order of their names"),
     "alignment": ("A wrong alignment", "a multiple of 8"),
 }
+_NOT_KNOWN = "What they hold is not known: this inspection proves nothing, and nothing of it is kept."
 _REMEDIES = {
     "lfs_pointer": "Fetch the files: git lfs pull, or hf download.",
     "truncated": "Fetch these files again; the download was cut.",
     "surplus": "Fetch these files again.",
     "unreadable": "Make them readable for this user.",
+    UNFETCHED: "Inspect again; where it stays so, look at these files on the Hub's page.",
     "long_header": "Nothing is needed here; another loader may need fewer tensors in a file.",
     "no_index": "Fetch model.safetensors.index.json.",
 }
@@ -521,7 +527,9 @@ def _of_problems(problems: Iterable[Problem]) -> Iterator[Finding]:
             title + total,
             told + more,
             expected,
-            "A loader fails on them, or loads something else than the model.",
+            _NOT_KNOWN
+            if code == UNFETCHED
+            else "A loader fails on them, or loads something else than the model.",
             _REMEDIES.get(code, "Fetch the files of one revision again, or convert anew."),
         )
 
@@ -612,6 +620,7 @@ def document(found: Inspection) -> dict[str, Any]:
     kinds = Counter(layer.attention or "none" for layer in content.layers)
     return {
         "place": found.place,
+        "revision": found.revision,
         "format": found.format,
         "architecture": found.architecture.name,
         "because": found.architecture.because,

@@ -17,6 +17,8 @@ from k3gate.model.checkpoint.tensors import Source, open_file
 
 MOST_NAMES = 100_000
 """Names that are read of one folder."""
+UNFETCHED = "unfetched"
+"""The code of files that another machine did not give: that says nothing of the checkpoint."""
 
 
 @frozen
@@ -57,6 +59,11 @@ class Reader(Protocol):
 
     def why(self, name: str, error: OSError) -> str:
         """What is in the way of a file, in words."""
+
+
+def unread(reader: Reader) -> str:
+    """The code of the problem that a file cannot be read."""
+    return "unreadable" if reader.path is not None else UNFETCHED
 
 
 def small(reader: Reader, name: str, limit: int) -> bytes:
