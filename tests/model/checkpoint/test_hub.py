@@ -322,6 +322,15 @@ def test_who_is_busy_is_asked_again(hub: FakeHub, folder: Path) -> None:
     assert told(remote()) == told(local(folder))
 
 
+def test_one_file_that_stays_refused_does_not_spoil_the_others(hub: FakeHub) -> None:
+    hub.always(SHARDS[0], Reply(500), "store")
+    for name in SHARDS[5:]:
+        hub.once(f"{COMMIT}/{name}", Reply(503))
+    found = remote()
+    assert found.content.tensors == 19
+    assert unfetched(found).count("it cannot be read") == 1
+
+
 # --- listings ---
 
 

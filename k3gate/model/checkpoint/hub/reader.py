@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 
 from attrs import evolve
 
@@ -83,7 +85,7 @@ class HubReader:
     def __init__(self, repository: Repository, folder: str) -> None:
         self._repository = repository
         self._folder = folder
-        self._pool: ThreadPoolExecutor | None = None
+        self._tasks: SimpleQueue[tuple[str, int, Future[Ranged]] | None] = SimpleQueue()
         self._waiting: deque[str] = deque()
         self._begun: dict[str, Future[Ranged]] = {}
         self._first = FIRST
@@ -119,8 +121,11 @@ class HubReader:
     @contextmanager
     def ahead(self, names: list[str]) -> Iterator[None]:
         """See `Reader`."""
+        threads = min(THREADS, len(names))
         self._waiting = deque(names)
-        self._pool = ThreadPoolExecutor(THREADS, "k3gate-hub")
+        # No executor: it would keep who presses Ctrl-C waiting for a server that does not answer.
+        for number in range(threads):
+            threading.Thread(target=self._work, name=f"k3gate-hub-{number}", daemon=True).start()
         ended = False
         try:
             self._begin()
@@ -129,9 +134,10 @@ class HubReader:
         finally:
             if not ended:
                 self._repository.close()
-            self._pool.shutdown(wait=True, cancel_futures=True)
-            self._pool = None
+            self._waiting.clear()
             self._begun.clear()
+            for _ in range(threads):
+                self._tasks.put(None)
 
     def why(self, name: str, error: OSError) -> str:
         """See `Reader`."""
@@ -141,14 +147,20 @@ class HubReader:
         return f"{self._folder}/{name}" if self._folder else name
 
     def _begin(self) -> None:
-        while self._pool is not None and self._waiting and len(self._begun) < THREADS:
+        while self._waiting and len(self._begun) < THREADS:
             name = self._waiting.popleft()
-            self._begun[name] = self._pool.submit(self._prefetched, name, self._first)
+            self._begun[name] = Future()
+            self._tasks.put((name, self._first, self._begun[name]))
 
-    def _prefetched(self, name: str, first: int) -> Ranged:
-        source = self._source(name)
-        source.hold(first)
-        return source
+    def _work(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            name, first, future = task
+            try:
+                source = self._source(name)
+                source.hold(first)
+                future.set_result(source)
+            except BaseException as error:
+                future.set_exception(error)
 
     def _source(self, name: str) -> Ranged:
         part = self.part(name)

@@ -27,6 +27,8 @@ LEAST_RATE = 32 * 1024
 WAITS = (0.5, 1.0, 2.0)
 """Seconds before each further try where the Hub does not say."""
 LONGEST_WAIT = 60.0
+PATIENCE = 3
+"""Requests in a row that may be given up before others are made once alone."""
 MOST_REDIRECTS = 5
 _SMALL = 64 * 1024
 BUSY = frozenset({408, 429, 500, 502, 503, 504})
@@ -61,7 +63,7 @@ class Transport:
         )
         self._token = {} if access.token is None else {"Authorization": f"Bearer {access.token}"}
         self._answered = False
-        self._patient = True
+        self._given_up = 0
         self._closed = threading.Event()
 
     def close(self) -> None:
@@ -71,10 +73,13 @@ class Transport:
     def get(self, url: str, headers: Mapping[str, str], limit: int, *, partial: bool = False) -> Answer:
         """The answer to a request, of whose body `limit` bytes are read at most.
 
-        Tried again where it is refused for the moment or cut, after the time that the Hub asks for; once it stayed
-        so, later requests are made once. `partial`: a body that was cut will do. `NoAnswerError` where none came.
+        Tried again where it is refused for the moment or cut, after the time that the Hub asks for; where that did
+        not help several in a row, requests are made once until one succeeds. `partial`: a body that was cut will
+        do. `NoAnswerError` where none came.
         """
-        waits = (*WAITS, None) if self._patient else (None,)
+        if self._closed.is_set():
+            raise NoAnswerError("interrupted")
+        waits = (*WAITS, None) if self._given_up < PATIENCE else (None,)
         failure = NoAnswerError("interrupted")
         for wait in waits:
             try:
@@ -87,18 +92,19 @@ class Transport:
             else:
                 self._answered = True
                 if answer.status not in BUSY and not (answer.cut and not (partial and answer.body)):
+                    self._given_up = 0
                     return answer
                 asked = asked_wait(answer.headers) if answer.status in BUSY else None
                 if wait is None or (asked or 0.0) > LONGEST_WAIT:
-                    self._patient = False
                     if answer.status in BUSY:
+                        self._given_up += 1
                         return answer
                     failure = NoAnswerError("the answer broke off")
                     break
                 wait = wait if asked is None else asked
             if self._closed.wait(wait):
                 break
-        self._patient = False
+        self._given_up += 1
         raise failure
 
     def _once(self, url: str, headers: Mapping[str, str], limit: int) -> Answer:
