@@ -21,7 +21,6 @@ from k3gate.harness import checkpoints
 from k3gate.model.checkpoint import files
 from k3gate.model.checkpoint.hub import reader as hub_reader
 from k3gate.model.checkpoint.hub import repository, transport
-from k3gate.model.checkpoint.hub.address import Address, parse
 from k3gate.model.checkpoint.hub.reader import FIRST, Ranged
 from k3gate.model.checkpoint.inspection import Inspection, document, inspect
 from tests.model.checkpoint import kimi_k3
@@ -32,6 +31,7 @@ from tests.model.checkpoint.test_gguf import file as gguf_file
 from tests.model.checkpoint.test_gguf import pair, tensor, text
 
 PLACE = "hf://maker/model"
+TOKEN = "hf_secretsecret"
 SHARDS = [f"model-{number:05d}-of-00020.safetensors" for number in range(1, 21)]
 
 
@@ -105,7 +105,7 @@ def test_a_header_takes_one_request_and_a_long_one_two(hub: FakeHub, folder: Pat
     assert len(hub.asked("store")) == 20
     hub.requests.clear()
     for name in SHARDS:
-        raw = safetensors_bytes({"x" * (FIRST + 100) + name: ("U8", (FIRST * 4,))})
+        raw = safetensors_bytes({"x" * (FIRST + 100) + name: ("U8", (FIRST * 2,))})
         (folder / name).write_bytes(raw)
     (folder / files.INDEX).unlink()
     assert told(remote()) == told(local(folder))
@@ -405,48 +405,50 @@ def test_the_next_page_is_asked_of_the_hub_itself(
     assert told(remote()) == told(local(folder))
 
 
-# --- addresses ---
+# --- refusals ---
 
 
 @pytest.mark.parametrize(
-    ("place", "address"),
+    ("place", "settings", "environment", "words"),
     [
-        ("hf://a/b", Address("a/b")),
-        ("hf://a/b/", Address("a/b")),
-        ("hf://models/a/b", Address("a/b")),
-        ("hf://a/b@v1", Address("a/b", "", "v1")),
-        ("hf://a/b/c/d@v1", Address("a/b", "c/d", "v1")),
-        ("hf://a/b/c@refs/pr/1", Address("a/b", "c", "refs/pr/1")),
-        ("hf://a/b@refs/pr/1", Address("a/b", "", "refs/pr/1")),
-        ("hf://a/b@refs/pr/1/c/d.gguf", Address("a/b", "c/d.gguf", "refs/pr/1")),
-        ("hf://a/b@v1/c/d.gguf", Address("a/b", "c/d.gguf", "v1")),
-        ("hf://a/b@feature%2Fx/c", Address("a/b", "c", "feature/x")),
-        ("hf://a/b/c d/é.gguf", Address("a/b", "c d/é.gguf")),
-    ],
-)
-def test_addresses(place: str, address: Address) -> None:
-    assert parse(place) == address
-
-
-@pytest.mark.parametrize(
-    "place",
-    [
-        *("hf://", "hf://a", "hf:///a/b", "hf://a//b", "hf://a/b@", "hf://a/b@/c", "hf://a/..", "hf://../a"),
-        *("hf://a/b/../c", "hf://a/b//c", "hf://a/b@..", "hf://a/b@v 1", "hf://a b/c", "hf://a/b?x=1"),
-        *(
-            "hf://a/b@x@y",
-            "hf://a/b@x%0a",
-            "hf://models/a",
-            "hf://models",
-            "hf://a/b\n/c",
-            "hf://datasets/a/b",
+        (
+            "hf://maker/other",
+            {},
+            {},
+            "no such repository, or it is private: check the name, and set HF_TOKEN",
         ),
-        *("hf://a/b@x%2F..%2Fy", "hf://a/" + "b" * 200, "hf://a/b/" + "c" * 2000),
+        ("hf://maker/other", {}, {"HF_TOKEN": TOKEN}, "the token that is set gives no access"),
+        (PLACE, {"token": "hf_right"}, {}, "set HF_TOKEN"),
+        (PLACE, {"gated": True}, {}, "is gated: accept its terms on"),
+        (PLACE, {"gated": True}, {"HF_TOKEN": TOKEN}, "with the account whose token is set"),
+        (f"{PLACE}@v9", {}, {}, "no revision 'v9'; give a branch, a tag or a commit"),
+        (f"{PLACE}/nowhere", {}, {}, "no folder and no file 'nowhere'"),
+        (f"{PLACE}/LICENSE", {}, {}, "no folder and no file 'LICENSE'"),
+        (f"{PLACE}/bare", {}, {}, "no .safetensors and no .gguf file"),
+        (PLACE, {}, {"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set"),
+        (PLACE, {}, {"HF_ENDPOINT": "file:///etc"}, "HF_ENDPOINT is no address"),
+        (PLACE, {}, {"HF_TOKEN": f"{TOKEN} {TOKEN}"}, "HF_TOKEN: what it holds is no token"),
     ],
 )
-def test_what_is_no_address_is_refused_in_a_line(place: str) -> None:
-    with pytest.raises(UsageError, match="hf://ORG/REPO"):
-        parse(place)
+def test_what_cannot_be_had_is_refused_in_a_line(
+    hub: FakeHub,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    settings: dict[str, Any],
+    environment: dict[str, str],
+    words: str,
+) -> None:
+    (folder / "bare").mkdir()
+    (folder / "bare" / "README.md").touch()
+    for name, value in settings.items():
+        setattr(hub, name, value)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError) as refused:
+        remote(place)
+    assert words in str(refused.value) and "\n" not in str(refused.value)
+    assert TOKEN not in str(refused.value)
 
 
 def test_names_with_strange_letters_are_asked_for_as_they_are(hub: FakeHub, folder: Path) -> None:
