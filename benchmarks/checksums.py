@@ -18,7 +18,7 @@ from pathlib import Path
 import pairs
 
 from k3gate.model.checkpoint import checksums
-from k3gate.model.checkpoint.files import Part
+from k3gate.model.checkpoint.readers import Part
 
 GOALS = (0.97, 1.9)
 

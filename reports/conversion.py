@@ -132,9 +132,7 @@ def _power(mark: float) -> str:
 
 
 def _axis(place: charts.Scale) -> Markup:
-    parts = [
-        charts.text(place(mark), 39, f"{mark:.0e}".replace("e+00", ""), anchor="middle") for mark in _AXIS
-    ]
+    parts = [charts.text(place(mark), 39, _power(mark), anchor="middle") for mark in _AXIS]
     parts += [charts.vertical(place(mark), 44, 50, "g") for mark in _AXIS]
     return charts.cell(parts)
 

@@ -1,5 +1,5 @@
-"""How far a long pass over bytes has come, on stderr: one line that is rewritten on a terminal, a line now and then
-elsewhere."""
+"""How far a long pass has come, on stderr: over bytes in a line that is rewritten on a terminal, and now and then
+elsewhere; over files on a terminal alone."""
 
 from __future__ import annotations
 
@@ -39,4 +39,22 @@ def shown() -> Iterator[Callable[[Pace], None]]:
         yield tell
     finally:
         if terminal:
+            print("\r" + " " * 70 + "\r", end="", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def headers() -> Iterator[Callable[[int, int], None]]:
+    """Gives what is to be called with the number of files whose header was read, and of all."""
+    terminal = sys.stderr.isatty()
+    told = [False]
+
+    def tell(done: int, whole: int) -> None:
+        if terminal:
+            told[0] = True
+            print(f"\r{f'headers of {done:,} of {whole:,} files':<70}", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield tell
+    finally:
+        if told[0]:
             print("\r" + " " * 70 + "\r", end="", file=sys.stderr, flush=True)

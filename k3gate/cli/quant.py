@@ -46,12 +46,17 @@ def command(
     from k3gate.documents import pretty
     from k3gate.errors import UsageError
     from k3gate.harness import conversions
+    from k3gate.model.checkpoint.hub.address import is_address
     from k3gate.model.conversion import text
     from k3gate.store import open_store
 
     check_output(output)
     if run is not None and no_store:
         raise UsageError("--run joins a stored run and --no-store keeps nothing: give one of them")
+    for address in filter(is_address, (source, converted)):
+        raise UsageError(
+            f"{address}: weights are compared on this machine; fetch the files and give their folder"
+        )
     with nullcontext() if no_store else open_store(store_location) as store:
         if store is not None and run is not None:
             store.resolve(run)

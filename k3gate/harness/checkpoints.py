@@ -12,7 +12,9 @@ from k3gate.model.checkpoint import checksums, files
 from k3gate.model.checkpoint.architecture import KIMI_K3
 from k3gate.model.checkpoint.checksums import Comparison, Sum
 from k3gate.model.checkpoint.files import FileSet
-from k3gate.model.checkpoint.inspection import Inspection, inspect
+from k3gate.model.checkpoint.hub.address import is_address
+from k3gate.model.checkpoint.inspection import Inspection, Progress, inspect
+from k3gate.model.checkpoint.readers import UNFETCHED
 from k3gate.records import Evidence, Severity, Verdict
 from k3gate.units import count
 
@@ -31,10 +33,19 @@ _OF_A_FILE = "checkpoint.file"
 _OF_IDENTITY = frozenset({"not_identified", "config_contradicted"})
 
 
-def read(place: str) -> tuple[FileSet, Inspection]:
-    """The checkpoint at `place`, its files and what they are; `UsageError` where there is none."""
-    found = files.find(place)
-    return found, inspect(found, len(os.sched_getaffinity(0)))
+def read(place: str, progress: Progress | None = None) -> tuple[FileSet, Inspection]:
+    """The checkpoint at `place`, on this machine or on a Hub (hf://...), its files and what they are; `UsageError`
+    where there is none."""
+    found = _find(place)
+    return found, inspect(found, len(os.sched_getaffinity(0)), progress)
+
+
+def _find(place: str) -> FileSet:
+    if not is_address(place):
+        return files.find(place)
+    from k3gate.model.checkpoint.hub import reader
+
+    return reader.find(place)
 
 
 def sum_files(
@@ -121,11 +132,14 @@ def layout_titles(found: Inspection) -> list[str]:
 
 def evidence(found: Inspection, gathered: str) -> list[Evidence]:
     """What an inspection says: of a released checkpoint for step 1, of a GGUF file, which is a conversion, for
-    step 3. One digest is one subject, of one kind."""
+    step 3. One digest is one subject, of one kind. Nothing where a Hub did not give a file: then the digest is not
+    the checkpoint's."""
 
     def about(check: str, kind: str, verdict: Verdict, detail: str, **data: str) -> Evidence:
         return Evidence(check, found.digest, kind, verdict, detail, gathered, data)
 
+    if any(finding.code == UNFETCHED for finding in found.findings):
+        return []
     titles = {finding.code: finding.title for finding in found.findings}
     layout = layout_titles(found)
     damage = [

@@ -19,7 +19,9 @@ from attrs import frozen
 
 from k3gate.documents import printable
 from k3gate.errors import UsageError
-from k3gate.model.checkpoint.files import FileSet, Part
+from k3gate.model.checkpoint.files import FileSet
+from k3gate.model.checkpoint.hub.address import is_address
+from k3gate.model.checkpoint.readers import Part
 
 BLOCK = 4 * 2**20
 AHEAD = 16 * BLOCK
@@ -53,8 +55,11 @@ def manifest(found: FileSet, given: str | None) -> Manifest | None:
     """The digests that the files are held against: a file that is named, else SHA256SUMS beside the weights, else the
     names of the Hub's cache, whose blobs are called by their digests. None where there is none.
 
-    A named file is a list as sha256sum writes it, or the JSON of an earlier inspection with checksums.
+    A named file is a list as sha256sum writes it, or the JSON of an earlier inspection with checksums. An address
+    (hf://...) stands for the digests that the Hub lists at its revision.
     """
+    if given is not None and is_address(given):
+        return _of_hub(given, [part.name for part in found.parts])
     if given is not None:
         return Manifest(printable(given), _read(Path(given)))
     for name in _NAMES:
@@ -63,6 +68,18 @@ def manifest(found: FileSet, given: str | None) -> Manifest | None:
     blobs = {part.name: target.name for part in found.parts if (target := _target(part.path)) is not None}
     named = {name: blob for name, blob in blobs.items() if _HEX.fullmatch(blob)}
     return Manifest("the names of the Hub's cache", named) if named else None
+
+
+def _of_hub(address: str, names: list[str]) -> Manifest:
+    from k3gate.model.checkpoint.hub import reader
+
+    commit, sums = reader.sums(address, names)
+    if not sums:
+        raise UsageError(
+            f"{printable(address)}: the Hub lists no SHA-256 of any of the {len(names):,} files; give the address of "
+            "the folder that holds them there"
+        )
+    return Manifest(f"{printable(address)} at {commit}", sums)
 
 
 def _target(path: Path) -> Path | None:

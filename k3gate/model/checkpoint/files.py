@@ -1,13 +1,12 @@
 """Which files make up a checkpoint: the shards that index or names call for, what is missing, and what lies beside.
 
 Finding them reads names, links and small JSON files, no weights. A checkpoint that is damaged is found all the
-same, with its problems; `UsageError` is for a place that holds none.
+same, with its problems; `UsageError` is for a place that holds none. The rules hold for a folder of this machine
+and for one of a Hub alike: a `Reader` tells names and gives files.
 """
 
 from __future__ import annotations
 
-import errno
-import os
 import re
 import stat
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from attrs import evolve, field, frozen
 
 from k3gate.documents import printable
 from k3gate.errors import UsageError
+from k3gate.model.checkpoint.readers import UNFETCHED, LocalReader, Part, Reader, names_in, small, why
 from k3gate.model.checkpoint.tensors import Problem, shown
 from k3gate.records import Severity
 
@@ -26,7 +26,6 @@ INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
 _INDEX_BYTES = 512 * 2**20
 _CONFIG_BYTES = 16 * 2**20
-_ENTRIES = 100_000
 _SHARD = re.compile(
     r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5,6})\.(?P<format>safetensors|gguf)", re.ASCII
 )
@@ -39,16 +38,6 @@ _TEMPLATE = re.compile(r"(?i)chat_template\.(?:jinja|json)|encoding_.*\.py")
 
 
 @frozen
-class Part:
-    """A file with weights. `size` None: it is not there or cannot be read, and `trouble` says why."""
-
-    name: str
-    path: Path
-    size: int | None
-    trouble: str | None = None
-
-
-@frozen
 class Index:
     """The map from tensors to files, as the checkpoint's index has it."""
 
@@ -58,20 +47,31 @@ class Index:
 
 @frozen
 class FileSet:
-    """A checkpoint's files. `parts` are those that belong to it, `beside` other weight files in the folder."""
+    """A checkpoint's files. `parts` are those that belong to it, `beside` other weight files in the folder.
+
+    `revision` is the commit of a Hub's repository, None for files of this machine.
+    """
 
     place: str
     format: str
-    folder: Path
+    reader: Reader = field(repr=False)
     parts: tuple[Part, ...]
     beside: tuple[Part, ...] = ()
     index: Index | None = None
     config: Mapping[str, Any] | None = None
-    licences: tuple[Path, ...] = ()
+    licences: tuple[str, ...] = ()
     tokenizers: tuple[str, ...] = ()
     templates: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
+    revision: str | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Where the files lie on this machine; `ValueError` where they lie elsewhere."""
+        if self.reader.path is None:
+            raise ValueError(f"{self.place} is no folder of this machine")
+        return self.reader.path
 
 
 def find(place: str | Path) -> FileSet:
@@ -82,50 +82,39 @@ def find(place: str | Path) -> FileSet:
         mode = given.stat().st_mode
     except OSError as error:
         raise UsageError(
-            f"{name}: {_why(given, error)}; give a checkpoint's folder or one of its files"
+            f"{name}: {why(given, error)}; give a checkpoint's folder or one of its files"
         ) from error
     if stat.S_ISREG(mode):
-        return _from_file(given, name)
+        found = of_file(LocalReader(given.parent), given.name, name)
+        return evolve(found, notes=(*found.notes, *_unfinished(given.parent)))
     if not stat.S_ISDIR(mode):
         raise UsageError(
             f"{name}: neither a folder nor a file; give a checkpoint's folder or one of its files"
         )
     folder, notes = _snapshot(given)
-    names = _names(folder)
-    found = _from_names(folder, names, name)
-    return evolve(found, notes=(*notes, *found.notes))
+    found = in_folder(LocalReader(folder), name)
+    return evolve(found, notes=(*notes, *found.notes, *_unfinished(folder)))
 
 
-def _from_file(path: Path, name: str) -> FileSet:
-    folder = path.parent
-    if path.name == INDEX or (
-        path.name == CONFIG and any(n.endswith(".safetensors") for n in _names(folder))
-    ):
-        return _from_names(folder, _names(folder), name)
-    match = _SHARD.fullmatch(path.name)
+def of_file(reader: Reader, file: str, place: str) -> FileSet:
+    """The checkpoint that a file of the folder stands for: itself, or the whole set of which it is a part."""
+    if file == INDEX or (file == CONFIG and any(n.endswith(".safetensors") for n in reader.names())):
+        return in_folder(reader, place)
+    match = _SHARD.fullmatch(file)
     if match is not None and match["format"] == "gguf":
-        found = _split(folder, match, _names(folder), name)
-        note = f"{shown(path.name)} is part {int(match['number'])} of {int(match['count'])}: the whole set is read"
+        found = _split(reader, match, place)
+        note = f"{shown(file)} is part {int(match['number'])} of {int(match['count'])}: the whole set is read"
         return evolve(found, notes=(note,))
-    if path.suffix == ".gguf":
-        return FileSet(name, "gguf", folder, (_part(folder, path.name),))
-    if path.suffix == ".safetensors":
-        names = _names(folder)
-        if match is not None or INDEX in names:
-            found = _from_names(folder, names, name)
-            if any(part.name == path.name for part in found.parts):
-                note = f"{shown(path.name)} is one of {len(found.parts)} files of a checkpoint: the whole is read"
+    if file.endswith(".gguf"):
+        return FileSet(place, "gguf", reader, (reader.part(file),))
+    if file.endswith(".safetensors"):
+        if match is not None or INDEX in reader.names():
+            found = in_folder(reader, place)
+            if any(part.name == file for part in found.parts):
+                note = f"{shown(file)} is one of {len(found.parts)} files of a checkpoint: the whole is read"
                 return evolve(found, notes=(note,))
-        return FileSet(name, "safetensors", folder, (_part(folder, path.name),))
-    raise UsageError(f"{name}: not a checkpoint; give a folder, a .safetensors or a .gguf file")
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        with os.scandir(folder) as entries:
-            return sorted(entry.name for entry, _ in zip(entries, range(_ENTRIES), strict=False))
-    except OSError as error:
-        raise UsageError(f"{printable(str(folder))}: {_why(folder, error)}; make it readable") from error
+        return FileSet(place, "safetensors", reader, (reader.part(file),))
+    raise UsageError(f"{place}: not a checkpoint; give a folder, a .safetensors or a .gguf file")
 
 
 def _snapshot(folder: Path) -> tuple[Path, list[str]]:
@@ -133,7 +122,7 @@ def _snapshot(folder: Path) -> tuple[Path, list[str]]:
     snapshots = folder / "snapshots"
     if not (snapshots.is_dir() and (folder / "blobs").is_dir()):
         return folder, []
-    revisions = [name for name in _names(snapshots) if (snapshots / name).is_dir()]
+    revisions = [name for name in names_in(snapshots) if (snapshots / name).is_dir()]
     if not revisions:
         raise UsageError(
             f"{printable(str(folder))}: a repository of the Hub's cache without a snapshot; download it"
@@ -155,13 +144,25 @@ def _snapshot(folder: Path) -> tuple[Path, list[str]]:
     )
 
 
-def _from_names(folder: Path, names: list[str], place: str) -> FileSet:
+def _unfinished(folder: Path) -> list[str]:
+    """A note of downloads into the Hub's cache that did not come to their end."""
+    blobs = folder.parent.parent / "blobs"
+    if folder.parent.name != "snapshots" or not blobs.is_dir():
+        return []
+    halves = [name for name in names_in(blobs) if name.endswith(".incomplete")]
+    few = ", ".join(halves[:3])
+    return [f"{len(halves)} unfinished downloads in the Hub's cache: {few}"] if halves else []
+
+
+def in_folder(reader: Reader, place: str) -> FileSet:
+    """The one checkpoint in a folder."""
+    names = reader.names()
     weights = [name for name in names if name.endswith(".safetensors")]
     packed = [name for name in names if name.endswith(".gguf")]
     if weights or INDEX in names:
-        found = _shards(folder, names, weights, place)
+        found = _shards(reader, names, weights, place)
     elif packed:
-        found = _one_of(folder, packed, names, place)
+        found = _one_of(reader, packed, place)
     else:
         other = next((n for n in names if n.endswith((".bin", ".pt", ".pth", ".npz"))), None)
         why = (
@@ -172,9 +173,7 @@ def _from_names(folder: Path, names: list[str], place: str) -> FileSet:
         raise UsageError(f"{place}: not a checkpoint ({why}); give its folder or one of its files")
     return evolve(
         found,
-        licences=tuple(
-            folder / name for name in names if _LICENCE.fullmatch(name) and not name.endswith(".py")
-        ),
+        licences=tuple(name for name in names if _LICENCE.fullmatch(name) and not name.endswith(".py")),
         tokenizers=tuple(name for name in names if _TOKENIZER.fullmatch(name)),
         templates=tuple(name for name in names if _TEMPLATE.fullmatch(name)),
     )
@@ -183,27 +182,19 @@ def _from_names(folder: Path, names: list[str], place: str) -> FileSet:
 # --- safetensors ---
 
 
-def _shards(folder: Path, names: list[str], weights: list[str], place: str) -> FileSet:
+def _shards(reader: Reader, names: list[str], weights: list[str], place: str) -> FileSet:
     problems: list[Problem] = []
-    notes: list[str] = []
-    index = _index(folder, problems) if INDEX in names else None
+    index = _index(reader, problems) if INDEX in names else None
     wanted = _wanted(weights, index, problems)
-    parts = tuple(_part(folder, name) for name in wanted)
-    beside = tuple(_part(folder, name) for name in weights if name not in set(wanted))
-    incomplete = _incomplete(folder)
-    if incomplete:
-        notes.append(
-            f"{len(incomplete)} unfinished downloads in the Hub's cache: {', '.join(incomplete[:3])}"
-        )
+    belonging = set(wanted)
     return FileSet(
         place,
         "safetensors",
-        folder,
-        parts,
-        beside,
+        reader,
+        tuple(reader.part(name) for name in wanted),
+        tuple(reader.part(name) for name in weights if name not in belonging),
         index,
-        _config(folder, problems) if CONFIG in names else None,
-        notes=tuple(notes),
+        _json(reader, CONFIG, _CONFIG_BYTES, problems) if CONFIG in names else None,
         problems=tuple(problems),
     )
 
@@ -234,8 +225,8 @@ def _wanted(weights: list[str], index: Index | None, problems: list[Problem]) ->
     return weights
 
 
-def _index(folder: Path, problems: list[Problem]) -> Index | None:
-    document = _json(folder / INDEX, _INDEX_BYTES, problems)
+def _index(reader: Reader, problems: list[Problem]) -> Index | None:
+    document = _json(reader, INDEX, _INDEX_BYTES, problems)
     if document is None:
         return None
     told = document.get("weight_map")
@@ -266,48 +257,27 @@ def _plain(name: str) -> bool:
     return bool(name) and len(name) < 256 and "\0" not in name and not ({"", ".", ".."} & set(parts))
 
 
-def _config(folder: Path, problems: list[Problem]) -> Mapping[str, Any] | None:
-    return _json(folder / CONFIG, _CONFIG_BYTES, problems)
-
-
-def _json(path: Path, limit: int, problems: list[Problem]) -> dict[str, Any] | None:
+def _json(reader: Reader, name: str, limit: int, problems: list[Problem]) -> dict[str, Any] | None:
     """The object in a small file; None with a problem where there is none."""
     try:
-        raw = _read(path, limit)
-        document = orjson.loads(raw)
+        document = orjson.loads(small(reader, name, limit))
         if not isinstance(document, dict):
             raise ValueError("it is no JSON object")
         return document
     except OSError as error:
-        text = f"it cannot be read: {_why(path, error)}"
+        code = "json" if reader.path is not None else UNFETCHED
+        text = f"it cannot be read: {reader.why(name, error)}"
     except ValueError as error:
+        code = "json"
         text = f"it is no JSON: {str(error)[:200]}"
-    problems.append(Problem("json", Severity.HIGH, path.name, printable(text)))
+    problems.append(Problem(code, Severity.HIGH, name, printable(text)))
     return None
-
-
-def _read(path: Path, limit: int) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file")
-        raw = file.read(limit + 1)
-    if len(raw) > limit:
-        raise ValueError(f"more than {limit:,} bytes")
-    return raw
-
-
-def _incomplete(folder: Path) -> list[str]:
-    blobs = folder.parent.parent / "blobs"
-    if folder.parent.name != "snapshots" or not blobs.is_dir():
-        return []
-    return [name for name in _names(blobs) if name.endswith(".incomplete")]
 
 
 # --- GGUF ---
 
 
-def _one_of(folder: Path, packed: list[str], names: list[str], place: str) -> FileSet:
+def _one_of(reader: Reader, packed: list[str], place: str) -> FileSet:
     """The one model in a folder of GGUF files; vision parts (mmproj) belong to another program."""
     models = [name for name in packed if "mmproj" not in name.lower()]
     splits = {(m["stem"], int(m["count"])): m for name in models if (m := _SHARD.fullmatch(name)) is not None}
@@ -316,48 +286,19 @@ def _one_of(folder: Path, packed: list[str], names: list[str], place: str) -> Fi
         few = ", ".join([*single, *(f"{stem}-*-of-{count:05d}.gguf" for stem, count in splits)][:4])
         what = f"several models ({few})" if models else "vision parts (mmproj) alone"
         raise UsageError(f"{place}: {what}; give one file of the model that is meant")
-    beside = tuple(_part(folder, name) for name in packed if name not in models)
+    beside = tuple(reader.part(name) for name in packed if name not in models)
     found = (
-        FileSet(place, "gguf", folder, (_part(folder, single[0]),))
+        FileSet(place, "gguf", reader, (reader.part(single[0]),))
         if single
-        else _split(folder, next(iter(splits.values())), names, place)
+        else _split(reader, next(iter(splits.values())), place)
     )
     return evolve(found, beside=beside)
 
 
-def _split(folder: Path, match: re.Match[str], names: list[str], place: str) -> FileSet:
+def _split(reader: Reader, match: re.Match[str], place: str) -> FileSet:
     count = int(match["count"])
     if not 0 < count <= _MOST_SHARDS:
         raise UsageError(f"{place}: a set of {count} parts; sets of 1 to {_MOST_SHARDS} are read")
     width = len(match["count"])
     wanted = [f"{match['stem']}-{number:05d}-of-{count:0{width}d}.gguf" for number in range(1, count + 1)]
-    return FileSet(place, "gguf", folder, tuple(_part(folder, name) for name in wanted))
-
-
-# --- files ---
-
-
-def _part(folder: Path, name: str) -> Part:
-    """A file by its name, links followed: its size, or why it has none."""
-    path = folder / name
-    try:
-        found = path.stat()
-    except OSError as error:
-        return Part(name, path, None, _why(path, error))
-    if not stat.S_ISREG(found.st_mode):
-        return Part(name, path, None, "it is no regular file")
-    return Part(name, path, found.st_size)
-
-
-def _why(path: Path, error: OSError) -> str:
-    """What is in the way, in words: where a broken link leads, a loop, a right that is missing."""
-    if error.errno == errno.ELOOP:
-        return "its links go in a circle"
-    if error.errno in (errno.ENOENT, errno.ENOTDIR):
-        try:
-            return f"a link to {printable(str(path.readlink()))}, which is not there"
-        except OSError:
-            return "it is not there"
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return "it may not be read"
-    return (error.strerror or str(error)).lower()
+    return FileSet(place, "gguf", reader, tuple(reader.part(name) for name in wanted))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any
 
 from attrs import evolve, field, frozen
@@ -16,8 +15,9 @@ from k3gate.documents import plain, printable
 from k3gate.model.checkpoint import architecture, config, gguf, names, quantization, safetensors
 from k3gate.model.checkpoint.architecture import Architecture
 from k3gate.model.checkpoint.content import CACHE_BYTES, EMBEDDING, FP8, VISION, Content, Group, Tally
-from k3gate.model.checkpoint.files import FileSet, Part
-from k3gate.model.checkpoint.tensors import Header, Problem, Tensor, open_file, shown
+from k3gate.model.checkpoint.files import FileSet
+from k3gate.model.checkpoint.readers import UNFETCHED, Part, Reader, unread
+from k3gate.model.checkpoint.tensors import Header, Problem, Tensor, shown
 from k3gate.model.traffic import distinct_experts
 from k3gate.records import Finding, Severity
 from k3gate.units import count, gib
@@ -62,6 +62,8 @@ class Inspection:
     templates: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
+    revision: str | None = None
+    """The commit of a Hub's repository; None for files of this machine."""
 
     @property
     def damaged(self) -> bool:
@@ -69,15 +71,26 @@ class Inspection:
         return any(finding.severity is Severity.HIGH for finding in self.findings)
 
 
-def inspect(found: FileSet, processes: int = 1) -> Inspection:
-    """Read all headers of a checkpoint, many files by so many processes. Damage becomes findings."""
+Progress = Callable[[int, int], None]
+"""Called with the number of files whose header was read, and of all."""
+
+
+def inspect(found: FileSet, processes: int = 1, progress: Progress | None = None) -> Inspection:
+    """Read all headers of a checkpoint, many files by so many processes. Damage becomes findings.
+
+    Files of a Hub are read by one process: what takes its time is the way to them.
+    """
     gathered = _Gathered(found)
     parts = [part for part in found.parts if part.size is not None]
-    if found.index is not None and processes > 1 and len(parts) >= _MANY_FILES:
-        _in_parallel(gathered, parts, processes)
+    here = found.reader.path is not None
+    if here and found.index is not None and processes > 1 and len(parts) >= _MANY_FILES:
+        _in_parallel(gathered, parts, processes, progress)
     else:
-        for part in parts:
-            gathered.take(part)
+        with found.reader.ahead([part.name for part in parts]):
+            for number, part in enumerate(parts, 1):
+                gathered.take(part)
+                if progress is not None:
+                    progress(number, len(parts))
     return gathered.inspection()
 
 
@@ -87,14 +100,16 @@ _shared: list[_Gathered] = []
 """What forked processes begin with: an index of half a million names is not sent through a pipe."""
 
 
-def _in_parallel(whole: _Gathered, parts: list[Part], processes: int) -> None:
+def _in_parallel(whole: _Gathered, parts: list[Part], processes: int, progress: Progress | None) -> None:
     from k3gate.model.processes import in_order
 
     batches = [parts[start : start + _BATCH] for start in range(0, len(parts), _BATCH)]
     _shared.append(whole)
     try:
-        for some in in_order(_batch, batches, processes):
+        for number, some in enumerate(in_order(_batch, batches, processes), 1):
             whole.merge(some)
+            if progress is not None:
+                progress(min(number * _BATCH, len(parts)), len(parts))
     finally:
         _shared.clear()
 
@@ -147,11 +162,11 @@ class _Gathered:
 
     def take(self, part: Part) -> None:
         try:
-            with open_file(part.path) as source:
+            with self.found.reader.open(part.name) as source:
                 header = _READERS[self.found.format](source)
         except OSError as error:
-            text = f"it cannot be read: {(error.strerror or str(error)).lower()}"
-            self.problems.append(Problem("unreadable", Severity.HIGH, part.name, text))
+            text = f"it cannot be read: {(error.strerror or '').lower() or error}"
+            self.problems.append(Problem(unread(self.found.reader), Severity.HIGH, part.name, text))
             return
         self.problems += header.problems
         self.identity.append((part.name, header.size, header.digest))
@@ -254,13 +269,14 @@ class _Gathered:
             experts_per_token=used,
             active_parameters=active_parameters(content, used, tied=bool(stated and stated.tied)),
             bytes_per_token=per_token(content, used, tied=bool(stated and stated.tied)),
-            licences=tuple(_licences(found.licences)),
+            licences=tuple(_licences(found.reader, found.licences)),
             tokenizers=found.tokenizers,
             templates=found.templates,
             notes=found.notes,
             findings=tuple(
                 sorted(self._findings(stated, content, kind), key=lambda one: _ORDER[one.severity])
             ),
+            revision=found.revision,
         )
 
     def _digest(self) -> str:
@@ -347,11 +363,11 @@ def _stated(found: FileSet, metadata: Mapping[str, object]) -> config.Stated | N
     return config.of_config(found.config) if found.config is not None else None
 
 
-def _licences(paths: Iterable[Path]) -> Iterator[tuple[str, str]]:
+def _licences(reader: Reader, names: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Name and SHA-256 of each licence file that can be read."""
-    for path in paths:
+    for name in names:
         try:
-            with open_file(path) as source:
+            with reader.open(name) as source:
                 yield source.name, "sha256:" + hashlib.sha256(source.read(0, _LICENCE_BYTES)).hexdigest()
         except OSError:
             continue
@@ -473,17 +489,20 @@ _WORDS = {
     "truncated": ("Files that end too early", "as many bytes as the header tells"),
     "surplus": ("Files with bytes behind the last tensor", "as many bytes as the header tells"),
     "unreadable": ("Files that cannot be read", "files that may be read"),
+    UNFETCHED: ("Files that the Hub did not give", "every file that it lists"),
     "no_index": ("Shards without an index", "the index of the checkpoint"),
     "index": ("An index that cannot be used", "a map from tensors to files of the folder"),
     "json": ("A file that should be JSON and is not", "a JSON object"),
     "split": ("Parts of another set, or in another order", "parts in the order of their names"),
     "alignment": ("A wrong alignment", "a multiple of 8"),
 }
+_NOT_KNOWN = "What they hold is not known: this inspection proves nothing, and nothing of it is kept."
 _REMEDIES = {
     "lfs_pointer": "Fetch the files: git lfs pull, or hf download.",
     "truncated": "Fetch these files again; the download was cut.",
     "surplus": "Fetch these files again.",
     "unreadable": "Make them readable for this user.",
+    UNFETCHED: "Inspect again; where it stays so, look at these files on the Hub's page.",
     "long_header": "Nothing is needed here; another loader may need fewer tensors in a file.",
     "no_index": "Fetch model.safetensors.index.json.",
 }
@@ -506,7 +525,9 @@ def _of_problems(problems: Iterable[Problem]) -> Iterator[Finding]:
             title + total,
             told + more,
             expected,
-            "A loader fails on them, or loads something else than the model.",
+            _NOT_KNOWN
+            if code == UNFETCHED
+            else "A loader fails on them, or loads something else than the model.",
             _REMEDIES.get(code, "Fetch the files of one revision again, or convert anew."),
         )
 
@@ -597,6 +618,7 @@ def document(found: Inspection) -> dict[str, Any]:
     kinds = Counter(layer.attention or "none" for layer in content.layers)
     return {
         "place": found.place,
+        "revision": found.revision,
         "format": found.format,
         "architecture": found.architecture.name,
         "because": found.architecture.because,

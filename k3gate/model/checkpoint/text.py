@@ -26,6 +26,8 @@ def page(found: Inspection, context: int, batch: int) -> str:
 def _checkpoint(found: Inspection) -> Iterator[str]:
     content, shards, stated = found.content, found.shards, found.stated
     yield row("place", found.place)
+    if found.revision is not None:
+        yield row("revision", found.revision)
     yield row("model", f"{found.architecture.name}: {found.architecture.because}")
     yield row("digest", found.digest)
     yield row("files", f"{shards.found:,} of {shards.expected:,}, {found.format}, {_bytes(shards.bytes)}")
