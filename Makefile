@@ -65,6 +65,7 @@ bench: $(VENV)/.developing
 	$(BIN)/python benchmarks/loaded_bandwidth.py
 	$(BIN)/python benchmarks/physics.py
 	$(BIN)/python benchmarks/checksums.py
+	$(BIN)/python benchmarks/conversions.py
 	$(BIN)/python benchmarks/command_times.py
 
 clean:
