@@ -18,6 +18,9 @@ FIELD_CASES = {
     *("TOP-01", "TOP-03", "TOP-05", "TOP-06", "TOP-07", "TOP-08", "TOP-09", "TOP-11", "TOP-12", "TOP-14"),
     *("TOP-16", "TOP-18"),
     *("MEM-01", "MEM-02", "MEM-03", "MEM-04", "MEM-05", "MEM-08"),
+    *("CKP-01", "CKP-02", "CKP-03", "CKP-04", "CKP-05", "CKP-06", "CKP-07", "CKP-09", "CKP-10", "CKP-12"),
+    *("CKP-13", "CKP-14", "CKP-16", "CKP-18", "CKP-19", "CKP-22", "CKP-23", "CKP-24", "CKP-26", "CKP-27"),
+    *("CKP-28", "QNT-01", "QNT-02", "QNT-04", "QNT-06", "QNT-07", "QNT-10", "QNT-11", "QNT-13"),
 }
 """Situations from the field that this version must answer; each has a test that carries its id."""
 
