@@ -22,6 +22,11 @@ import psutil
 from scipy import stats
 
 ROOT = Path(__file__).resolve().parents[1]
+MAKE = """
+import pathlib, sys
+from tests.model.checkpoint import kimi_k3
+kimi_k3.write(pathlib.Path(sys.argv[1]))
+"""
 SECONDS = 6.0
 BYTES = 1e9
 CPUS = 2
@@ -83,8 +88,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir=arguments.folder) as temporary:
         folder = Path(temporary) / "kimi-k3"
         folder.mkdir()
-        make = "import pathlib, sys; from tests.model.checkpoint import kimi_k3; kimi_k3.write(pathlib.Path(sys.argv[1]))"
-        subprocess.run([sys.executable, "-c", make, str(folder)], cwd=ROOT, check=True)
+        subprocess.run([sys.executable, "-c", MAKE, str(folder)], cwd=ROOT, check=True)
         seconds(folder)  # warm-up, not counted
         taken = [seconds(folder) for _ in range(arguments.times)]
         most = max(peak(folder) for _ in range(MEMORY_RUNS))
