@@ -8,7 +8,8 @@ VENV    ?= .venv
 PROFILE ?= quick
 TARGET  ?= residency-lab
 BIN     := $(VENV)/bin
-SOURCES := pyproject.toml CMakeLists.txt $(wildcard probes/native/*)
+NATIVE  := probes/native k3gate/model/checkpoint/native
+SOURCES := pyproject.toml CMakeLists.txt $(wildcard $(NATIVE:%=%/*))
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-long check format bench clean preflight
@@ -49,13 +50,13 @@ check: $(VENV)/.developing
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/clang-format --dry-run --Werror probes/native/*.cpp probes/native/*.hpp tests/native/*.cpp
+	$(BIN)/clang-format --dry-run --Werror $(wildcard $(NATIVE:%=%/*.[ch]pp)) tests/native/*.cpp
 	$(BIN)/python tools/tidy.py
 
 format: $(VENV)/.developing
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i probes/native/*.cpp probes/native/*.hpp tests/native/*.cpp
+	$(BIN)/clang-format -i $(wildcard $(NATIVE:%=%/*.[ch]pp)) tests/native/*.cpp
 
 bench: $(VENV)/.developing
 	$(BIN)/python benchmarks/read_bandwidth.py
@@ -66,6 +67,7 @@ bench: $(VENV)/.developing
 	$(BIN)/python benchmarks/physics.py
 	$(BIN)/python benchmarks/checksums.py
 	$(BIN)/python benchmarks/conversions.py
+	$(BIN)/python benchmarks/inspections.py
 	$(BIN)/python benchmarks/command_times.py
 
 clean:

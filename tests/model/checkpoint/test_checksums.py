@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
+import attrs
 import pytest
 
 from k3gate.errors import UsageError
 from k3gate.model.checkpoint import checksums, files
-from k3gate.model.checkpoint.files import FileSet
+from k3gate.model.checkpoint.files import FileSet, Part
 from tests.model.checkpoint.conftest import safetensors_bytes
 
 
@@ -97,3 +102,49 @@ def test_a_list_that_is_none_is_refused_in_a_line(found: FileSet, content: bytes
         checksums.manifest(found, str(path))
     with pytest.raises(UsageError, match="no such file"):
         checksums.manifest(found, str(found.folder / "gone"))
+
+
+def test_a_file_that_is_cut_while_it_is_hashed_ends_where_it_was_cut(tmp_path: Path) -> None:
+    """A mapped page that is gone is SIGBUS, which would end the process."""
+    path = tmp_path / "model.safetensors"
+    size, left = checksums.WINDOW + checksums.BLOCK, checksums.BLOCK + 5
+    path.write_bytes(os.urandom(size))
+    part = Part(path.name, path, size)
+    cuts = iter([left])
+
+    def cut(_: int) -> None:
+        for length in cuts:
+            os.truncate(path, length)
+
+    (found,) = checksums.hash_files([part], 1, cut)
+    assert (found.size, found.sha256) == (left, hashlib.sha256(path.read_bytes()).hexdigest())
+    assert not checksums.known([part], [attrs.evolve(found, size=size)])
+
+
+def test_a_file_that_no_memory_can_map_is_read(found: FileSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENODEV, "No such device")
+
+    wanted, done = taken(found), list[int]()
+    monkeypatch.setattr(checksums, "mmap", refuse)
+    assert {one.name: one.sha256 for one in checksums.hash_files(found.parts, 2, done.append)} == wanted
+    assert sum(done) == sum(part.size or 0 for part in found.parts)
+
+
+@pytest.mark.parametrize("fault", ["view[0]", "os.kill(os.getpid(), signal.SIGBUS)"])
+def test_a_bus_error_elsewhere_ends_the_process_as_ever(tmp_path: Path, fault: str) -> None:
+    code = f"""
+import os, resource, signal
+from mmap import mmap, MAP_SHARED
+from k3gate.model.checkpoint import _mapped
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+with open({str(tmp_path / "file")!r}, "w+b") as file:
+    file.truncate(8192)
+    view, other = (mmap(file.fileno(), 8192, MAP_SHARED) for _ in range(2))
+    number = _mapped.watch(other)
+    file.truncate(0)
+    assert other[5000] == 0 and not _mapped.unwatch(number)
+    {fault}
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGBUS, done.stderr

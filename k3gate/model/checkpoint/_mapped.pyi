@@ -1,0 +1,6 @@
+"""Types of the native module; what they mean stands in native/mapped.cpp."""
+
+from mmap import mmap
+
+def watch(mapped: mmap) -> int: ...
+def unwatch(number: int) -> bool: ...
