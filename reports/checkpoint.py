@@ -6,7 +6,7 @@ from attrs import frozen
 from markupsafe import Markup
 
 from k3gate import __version__, units
-from k3gate.model.checkpoint import inspection
+from k3gate.model.checkpoint import costs
 from k3gate.model.checkpoint.inspection import Inspection
 from k3gate.records import Severity, Verdict
 from k3gate.reports import charts, words
@@ -153,15 +153,12 @@ def _contexts(found: Inspection) -> tuple[int, ...]:
 
 
 def _steps(found: Inspection) -> list[tuple[str, list[str]]]:
-    if inspection.step_bytes(found, 0, 1) is None:
+    if costs.step_bytes(found, 0, 1) is None:
         return []
     return [
         (
             f"{batch}",
-            [
-                units.quantity(inspection.step_bytes(found, context, batch), "B")
-                for context in _contexts(found)
-            ],
+            [units.quantity(costs.step_bytes(found, context, batch), "B") for context in _contexts(found)],
         )
         for batch in _SEQUENCES
     ]
@@ -178,7 +175,7 @@ def _token(found: Inspection) -> list[tuple[str, str]]:
         ("Weights as stored, batch 1", size(told.get("native"))),
         ("With all but the experts at Q8_0", size(told.get("trunk_q8_0"))),
         ("Routed experts alone", size(told.get("routed"))),
-        ("KV cache of a token", size(inspection.cache_bytes(content))),
+        ("KV cache of a token", size(costs.cache_bytes(content))),
         ("State of a sequence", size(content.state_bytes)),
     ]
 

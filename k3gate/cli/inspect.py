@@ -56,7 +56,7 @@ def command(
     from k3gate.errors import EXIT_FAIL, EXIT_OK, UsageError
     from k3gate.harness import checkpoints
     from k3gate.model.checkpoint import checksums as sums
-    from k3gate.model.checkpoint import inspection, text
+    from k3gate.model.checkpoint import documents, text
     from k3gate.model.checkpoint.hub.address import is_address
     from k3gate.store import open_store
 
@@ -84,7 +84,7 @@ def command(
             verdict, sentence = checkpoints.judge_checksums(files, compared)
             if store is not None:
                 store.add_evidence(checkpoints.checksum_evidence(files, found.digest, compared))
-    document = inspection.document(found)
+    document = documents.document(found)
     page = text.page(found, context, batch)
     document["checksums"] = None
     if compared is not None:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-import re
-from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from typing import Any
 
 from attrs import evolve, field, frozen
 
 from k3gate.documents import digest as hashed
-from k3gate.documents import plain, printable
-from k3gate.model.checkpoint import architecture, config, gguf, names, quantization, safetensors
+from k3gate.model.checkpoint import (
+    architecture,
+    config,
+    findings,
+    gguf,
+    names,
+    quantization,
+    safetensors,
+)
 from k3gate.model.checkpoint.architecture import Architecture
-from k3gate.model.checkpoint.content import CACHE_BYTES, EMBEDDING, FP8, VISION, Content, Group, Tally
+from k3gate.model.checkpoint.content import FP8, Content, Tally
+from k3gate.model.checkpoint.costs import active_parameters, per_token
 from k3gate.model.checkpoint.files import FileSet
-from k3gate.model.checkpoint.readers import UNFETCHED, Part, Reader, unread
+from k3gate.model.checkpoint.readers import Part, Reader, unread
 from k3gate.model.checkpoint.tensors import Header, Problem, Tensor, shown
-from k3gate.model.traffic import distinct_experts
 from k3gate.records import Finding, Severity
 from k3gate.units import count, gib
 
@@ -290,11 +294,11 @@ class _Gathered:
     def _findings(
         self, stated: config.Stated | None, content: Content, kind: Architecture
     ) -> Iterator[Finding]:
-        yield from _of_files(self.found, content)
-        yield from _of_problems(self.problems)
+        yield from findings.of_files(self.found, content)
+        yield from findings.of_problems(self.problems)
         yield from self._of_index(content)
         yield from quantization.findings(stated, content, self.modules, self._names())
-        yield from _of_identity(stated, content, kind)
+        yield from findings.of_identity(stated, content, kind)
 
     def _names(self) -> Container[str]:
         """The names of all tensors."""
@@ -319,7 +323,7 @@ class _Gathered:
                 "index_tensor_missing",
                 Severity.HIGH,
                 f"The index names {count(number, 'tensor')} that are not where it says",
-                f"{first[0]} lacks {_few(first[1])}",
+                f"{first[0]} lacks {findings.few(first[1])}",
                 "every tensor of the index in its file",
                 "Weights are missing, or the index belongs to other files.",
                 "Fetch the files and the index of one revision.",
@@ -330,7 +334,7 @@ class _Gathered:
                 "index_tensor_unlisted",
                 Severity.MEDIUM,
                 f"{count(len(unlisted), 'tensor')} that the index does not name there",
-                f"{gib(self.unlisted_bytes)} in {', '.join(list(self.unlisted)[:_FEW])}: {_few(sorted(unlisted))}",
+                f"{gib(self.unlisted_bytes)} in {', '.join(list(self.unlisted)[:_FEW])}: {findings.few(sorted(unlisted))}",
                 "an index of all tensors",
                 "A loader that goes by the index leaves them out.",
                 "Fetch the index of the same revision.",
@@ -371,287 +375,3 @@ def _licences(reader: Reader, names: Iterable[str]) -> Iterator[tuple[str, str]]
                 yield source.name, "sha256:" + hashlib.sha256(source.read(0, _LICENCE_BYTES)).hexdigest()
         except OSError:
             continue
-
-
-# --- arithmetic ---
-
-
-def _read_whole(content: Content, *, tied: bool) -> list[Group]:
-    """What a decoded text token reads whole: no vision, and of the embedding table one row, unless it is the head."""
-    unread = VISION if tied else (*VISION, EMBEDDING)
-    return [
-        group
-        for name, group in content.groups.items()
-        if not name.startswith(names.EXPERTS) and name not in unread
-    ]
-
-
-def _routed(content: Content) -> list[Group]:
-    return [group for name, group in content.groups.items() if name.startswith(names.EXPERTS)]
-
-
-def active_parameters(content: Content, used: int | None, *, tied: bool = False) -> int | None:
-    """Parameters that a text token uses: all but vision, the embedding table, and the experts not chosen."""
-    rest = sum(group.parameters for group in _read_whole(content, tied=tied))
-    return _with_share(rest, sum(group.parameters for group in _routed(content)), content.experts, used)
-
-
-def per_token(content: Content, used: int | None, *, tied: bool = False) -> dict[str, int | None]:
-    """Bytes of weights that a decoded token reads at batch 1: as stored, with all but the experts at Q8_0, and
-    the chosen experts alone."""
-    rest = _read_whole(content, tied=tied)
-    routed = sum(group.bytes for group in _routed(content))
-    chosen = _with_share(0, routed, content.experts, used)
-    small = sum(group.parameters for group in rest) * 17 // 16
-    return {
-        "native": _with_share(sum(group.bytes for group in rest), routed, content.experts, used),
-        "trunk_q8_0": None if chosen is None else small + chosen,
-        "routed": chosen,
-    }
-
-
-def step_bytes(found: Inspection, context: int, batch: int) -> int | None:
-    """Bytes of a decode step of `batch` sequences of `context` tokens, routed uniformly: weights once, the
-    distinct experts once, and of each sequence its state, read and written, and its KV cache."""
-    told, content = found.bytes_per_token, found.content
-    native, routed = told.get("native"), told.get("routed")
-    if native is None or routed is None:
-        return None
-    experts, used = content.experts, found.experts_per_token
-    distinct = round(routed * distinct_experts(batch, experts, used) / used) if experts and used else routed
-    # Of the state: the inputs of short convolutions are a thousandth of it.
-    own = 2 * content.recurrent_bytes + cache_bytes(content) * context
-    return native - routed + distinct + batch * own
-
-
-def _with_share(rest: int, routed: int, experts: int | None, used: int | None) -> int | None:
-    """`rest` and the share of the routed experts that a token uses."""
-    if not routed:
-        return rest
-    if not experts or used is None or used > experts:
-        return None
-    return rest + routed * used // experts
-
-
-def cache_bytes(content: Content) -> int:
-    """Bytes of the KV cache of a token in BF16; of MLA in its compressed form."""
-    return content.cache_values * CACHE_BYTES
-
-
-# --- findings ---
-
-
-def _of_files(found: FileSet, content: Content) -> Iterator[Finding]:
-    missing = [part for part in found.parts if part.size is None]
-    if missing:
-        named = found.index.file_of if found.index is not None else {}
-        lost = Counter(named.values())
-        tensors = sum(lost[part.name] for part in missing)
-        total = found.index.total_size if found.index is not None else None
-        gone = total - content.bytes if type(total) is int and total > content.bytes else None
-        told = f", {count(tensors, 'tensor')}" if tensors else ""
-        told += f", {gone:,} bytes" if gone is not None else ""
-        why = "; ".join(f"{shown(part.name)}: {part.trouble}" for part in missing[:_FEW])
-        more = f" and {len(missing) - _FEW:,} more" if len(missing) > _FEW else ""
-        yield Finding(
-            "shard_missing",
-            Severity.HIGH,
-            f"{len(missing):,} of {count(len(found.parts), 'file')} of the checkpoint cannot be had{told}",
-            why + more,
-            "all files",
-            "A part of the weights is not there: no runtime can load the model.",
-            "Fetch the files that are named, not the whole again (hf download REPO FILE).",
-        )
-    if found.beside:
-        size = sum(part.size or 0 for part in found.beside)
-        yield Finding(
-            "files_beside",
-            Severity.LOW,
-            f"{count(len(found.beside), 'weight file')} beside the checkpoint",
-            f"{gib(size)}: {_few([part.name for part in found.beside])}",
-            "only files of the checkpoint",
-            "They are not counted here; a loader that takes every file reads weights twice or wrong.",
-            "Move them elsewhere if they belong to nothing.",
-        )
-
-
-_WORDS = {
-    "lfs_pointer": ("Git LFS pointers in place of weights", "the files themselves"),
-    "header": ("Files whose header cannot be read", "a header that fits its file"),
-    "long_header": ("Headers longer than common loaders read", "at most 100,000,000 bytes"),
-    "duplicate": ("Tensors that are named twice", "each name once"),
-    "duplicate_key": ("Keys that are named twice", "each key once"),
-    "overlap": ("Tensors that share bytes", "bytes of one tensor each"),
-    "hole": ("Bytes that belong to no tensor", "tensors without holes"),
-    "tensor": ("Tensors whose entry cannot be believed", "ranges that fit shape and type"),
-    "unknown_type": ("Tensors of a type that is not known here", "a known type"),
-    "metadata": ("Metadata that is no table of texts", "texts"),
-    "truncated": ("Files that end too early", "as many bytes as the header tells"),
-    "surplus": ("Files with bytes behind the last tensor", "as many bytes as the header tells"),
-    "unreadable": ("Files that cannot be read", "files that may be read"),
-    UNFETCHED: ("Files that the Hub did not give", "every file that it lists"),
-    "no_index": ("Shards without an index", "the index of the checkpoint"),
-    "index": ("An index that cannot be used", "a map from tensors to files of the folder"),
-    "json": ("A file that should be JSON and is not", "a JSON object"),
-    "split": ("Parts of another set, or in another order", "parts in the order of their names"),
-    "alignment": ("A wrong alignment", "a multiple of 8"),
-}
-_NOT_KNOWN = "What they hold is not known: this inspection proves nothing, and nothing of it is kept."
-_REMEDIES = {
-    "lfs_pointer": "Fetch the files: git lfs pull, or hf download.",
-    "truncated": "Fetch these files again; the download was cut.",
-    "surplus": "Fetch these files again.",
-    "unreadable": "Make them readable for this user.",
-    UNFETCHED: "Inspect again; where it stays so, look at these files on the Hub's page.",
-    "long_header": "Nothing is needed here; another loader may need fewer tensors in a file.",
-    "no_index": "Fetch model.safetensors.index.json.",
-}
-
-
-def _of_problems(problems: Iterable[Problem]) -> Iterator[Finding]:
-    """One finding for all problems of a kind."""
-    kinds: dict[tuple[str, Severity], list[Problem]] = {}
-    for problem in problems:
-        kinds.setdefault((problem.code, problem.severity), []).append(problem)
-    for (code, severity), these in kinds.items():
-        title, expected = _WORDS[code]
-        size = sum(problem.bytes or 0 for problem in these)
-        total = f" ({size:,} bytes in all)" if size and len(these) > 1 else ""
-        told = "; ".join(f"{problem.file}: {problem.text}" for problem in these[:_FEW])
-        more = f"; and {len(these) - _FEW:,} more" if len(these) > _FEW else ""
-        yield Finding(
-            code,
-            severity,
-            title + total,
-            told + more,
-            expected,
-            _NOT_KNOWN
-            if code == UNFETCHED
-            else "A loader fails on them, or loads something else than the model.",
-            _REMEDIES.get(code, "Fetch the files of one revision again, or convert anew."),
-        )
-
-
-def _of_identity(stated: config.Stated | None, content: Content, kind: Architecture) -> Iterator[Finding]:
-    if kind.name == architecture.NOT_IDENTIFIED:
-        yield Finding(
-            "not_identified",
-            Severity.MEDIUM,
-            "Which model this is cannot be told",
-            kind.because,
-            "a checkpoint whose config and tensors agree on a model",
-            "Figures for Kimi K3 say nothing about another model.",
-            "Add the config that belongs to these files, or fetch the checkpoint anew.",
-        )
-    if stated is None:
-        return
-    wrong = [
-        f"{what}: {said:,} by {stated.source}, {there:,} by the tensors"
-        for what, said, there in _compared(stated, content)
-        if said is not None and there and said != there
-    ]
-    if wrong:
-        yield Finding(
-            "config_contradicted",
-            Severity.MEDIUM,
-            "The checkpoint's own description differs from its tensors",
-            "; ".join(wrong),
-            "a description of these tensors",
-            "The tensors are counted here; a runtime that believes the description fails or computes nonsense.",
-            "Fetch the config of the same revision.",
-        )
-    other = architecture.dialect(stated, content) if stated.model_type == architecture.KIMI_K3 else None
-    if other is not None:
-        yield Finding(
-            "gguf_dialect",
-            Severity.MEDIUM,
-            "llama.cpp's main branch cannot load this file",
-            other,
-            "the keys and names of llama.cpp's main branch",
-            "The file was written by another converter: it loads only in that converter's own runtime.",
-            "Convert the checkpoint with llama.cpp's own converter, or use the runtime that the file was made for.",
-        )
-    active = re.search(r"A(\d+(?:\.\d+)?)B", stated.label or "")
-    counted = active_parameters(content, stated.experts_per_token)
-    if active and counted and not 0.9 < float(active[1]) * 1e9 / counted < 1.1:
-        yield Finding(
-            "label_wrong",
-            Severity.LOW,
-            "The label states another number of active parameters than the tensors give",
-            f"{printable(stated.label or '')}: {active[1]}B active",
-            f"{counted / 1e9:.1f}B",
-            "Bandwidth planned by the label is too little: it leaves out all but the routed experts.",
-            "Go by the tensors.",
-        )
-
-
-def _compared(stated: config.Stated, content: Content) -> Iterator[tuple[str, int | None, int | None]]:
-    moe = [layer for layer in content.layers if layer.experts]
-    yield "layers", stated.layers, len(content.layers)
-    yield "experts in a layer", stated.experts, content.experts
-    if stated.experts and moe and stated.dense_layers is not None:
-        yield "dense layers", stated.dense_layers, len(content.layers) - len(moe) or None
-    embedding = content.groups.get(EMBEDDING)
-    if embedding is not None and stated.hidden and stated.vocabulary:
-        yield "numbers in the embedding table", stated.hidden * stated.vocabulary, embedding.parameters
-    if stated.expert_intermediate and (stated.expert_width or stated.hidden) and content.expert_parameters:
-        width = stated.expert_width or stated.hidden or 0
-        yield "parameters in an expert", 3 * stated.expert_intermediate * width, content.expert_parameters
-    for what, said, attention in (
-        ("layers with full attention", stated.full_attention_layers, "mla"),
-        ("layers with linear attention", stated.linear_attention_layers, "kda"),
-    ):
-        there = tuple(layer.number for layer in content.layers if layer.attention == attention)
-        if said is not None and there and set(said) != set(there):
-            yield what, len(said), len(there) if len(said) != len(there) else -1
-
-
-def _few(told: list[str]) -> str:
-    more = f" and {len(told) - _FEW:,} more" if len(told) > _FEW else ""
-    return ", ".join(shown(name) for name in told[:_FEW]) + more
-
-
-def document(found: Inspection) -> dict[str, Any]:
-    """The JSON of `k3gate inspect --json`; bytes per token are those of weights at batch 1."""
-    content = found.content
-    stated = found.stated
-    kinds = Counter(layer.attention or "none" for layer in content.layers)
-    return {
-        "place": found.place,
-        "revision": found.revision,
-        "format": found.format,
-        "architecture": found.architecture.name,
-        "because": found.architecture.because,
-        "digest": found.digest,
-        "shards": plain(found.shards),
-        "tensors": content.tensors,
-        "bytes": {
-            "tensors": content.bytes,
-            "files": found.shards.bytes,
-            "groups": {name: group.bytes for name, group in content.groups.items()},
-        },
-        "groups": plain(content.groups),
-        "parameters": {"total": content.parameters, "active": found.active_parameters},
-        "bytes_per_token": dict(found.bytes_per_token),
-        "kv_bytes_per_token": cache_bytes(content),
-        "state_bytes_per_sequence": content.state_bytes,
-        "layers": {
-            "total": len(content.layers),
-            "attention": dict(kinds),
-            "with_experts": sum(layer.experts > 0 for layer in content.layers),
-        },
-        "experts": {
-            "per_layer": content.experts,
-            "per_token": found.experts_per_token,
-            "parameters": content.expert_parameters,
-            "bytes": content.expert_bytes,
-            "layout": "fused" if content.fused else "single" if content.experts else None,
-        },
-        "quantization": plain(content.pairs),
-        "context": stated.context if stated else None,
-        "licences": [{"file": name, "sha256": digest} for name, digest in found.licences],
-        "tokenizers": list(found.tokenizers),
-        "templates": list(found.templates),
-        "notes": list(found.notes),
-        "findings": plain(found.findings),
-    }

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from k3gate import pages
-from k3gate.model.checkpoint import inspection
+from k3gate.model.checkpoint import costs
 from k3gate.model.checkpoint.inspection import Inspection
 from k3gate.pages import WIDTH, row
 from k3gate.units import count, quantity
@@ -79,11 +79,9 @@ def _token(found: Inspection, context: int, batch: int) -> Iterator[str]:
     yield row("weights", _bytes(told.get("native")) + ", as they are stored, batch 1")
     yield row("trunk at Q8_0", _bytes(told.get("trunk_q8_0")))
     yield row("routed alone", _bytes(told.get("routed")))
-    yield row(
-        "KV cache", f"{_bytes(inspection.cache_bytes(found.content))} for each token of context, in BF16"
-    )
+    yield row("KV cache", f"{_bytes(costs.cache_bytes(found.content))} for each token of context, in BF16")
     yield row("state", f"{_bytes(found.content.state_bytes)} for each sequence, in F32")
-    step = inspection.step_bytes(found, context, batch)
+    step = costs.step_bytes(found, context, batch)
     who = f"{count(batch, 'sequence')} of {context:,} tokens"
     yield row("one step", f"{_bytes(step)} for {who}, with uniform routing")
 

@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 from k3gate.errors import UsageError
 from k3gate.harness import checkpoints
 from k3gate.model.checkpoint import files
+from k3gate.model.checkpoint.documents import document
 from k3gate.model.checkpoint.hub import reader as hub_reader
 from k3gate.model.checkpoint.hub import repository, transport
 from k3gate.model.checkpoint.hub.reader import FIRST, Ranged
-from k3gate.model.checkpoint.inspection import Inspection, document, inspect
+from k3gate.model.checkpoint.inspection import Inspection, inspect
 from tests.model.checkpoint import kimi_k3
 from tests.model.checkpoint.conftest import safetensors_bytes
 from tests.model.checkpoint.fake_hub import COMMIT, FakeHub, Reply, Request, error, serving

@@ -16,7 +16,9 @@ import pytest
 from k3gate.errors import UsageError
 from k3gate.model import k3, traffic
 from k3gate.model.checkpoint import files
-from k3gate.model.checkpoint.inspection import Inspection, document, inspect, step_bytes
+from k3gate.model.checkpoint.costs import step_bytes
+from k3gate.model.checkpoint.documents import document
+from k3gate.model.checkpoint.inspection import Inspection, inspect
 from k3gate.records import Severity
 from tests.model.checkpoint import kimi_k3
 from tests.model.checkpoint.conftest import Shapes, safetensors_bytes

@@ -12,7 +12,8 @@ import pytest
 
 from k3gate.model import k3
 from k3gate.model.checkpoint import config, files, gguf
-from k3gate.model.checkpoint.inspection import document, inspect
+from k3gate.model.checkpoint.documents import document
+from k3gate.model.checkpoint.inspection import inspect
 from tests.model.checkpoint.kimi_k3 import INNER, MLA_LAYERS, SHARED
 from tests.model.checkpoint.test_gguf import pair, tensor, text
 
