@@ -328,13 +328,14 @@ class _Gathered:
                 "Weights are missing, or the index belongs to other files.",
                 "Fetch the files and the index of one revision.",
             )
+        files = ", ".join(list(self.unlisted)[:_FEW])
         unlisted = {name for more in self.unlisted.values() for name in more}
         if unlisted:
             yield Finding(
                 "index_tensor_unlisted",
                 Severity.MEDIUM,
                 f"{count(len(unlisted), 'tensor')} that the index does not name there",
-                f"{gib(self.unlisted_bytes)} in {', '.join(list(self.unlisted)[:_FEW])}: {findings.few(sorted(unlisted))}",
+                f"{gib(self.unlisted_bytes)} in {files}: {findings.few(sorted(unlisted))}",
                 "an index of all tensors",
                 "A loader that goes by the index leaves them out.",
                 "Fetch the index of the same revision.",
