@@ -41,9 +41,10 @@ _APART = frozenset({"Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", MXFP4, "F1
 
 @define
 class Difference:
-    """What was found of one weight. `exact`: every number is the source's."""
+    """What was found of one weight. `exact`: every number is the source's; `lost`: so many are finite there alone."""
 
     exact: bool
+    lost: int = 0
     sums: Sums = field(factory=Sums)
     source_factors: Factors = field(factory=Factors)
     converted_factors: Factors = field(factory=Factors)
@@ -195,6 +196,7 @@ def _compare_rows(
     # NaN is unlike itself; where both have it, nothing was changed.
     if difference.sums.not_finite:
         unlike &= ~(np.isnan(here) & np.isnan(there))
+        difference.lost += int(np.count_nonzero(np.isfinite(here) & ~np.isfinite(there)))
     rows = np.flatnonzero(unlike.any(axis=1))
     if not rows.size:
         return []
@@ -206,6 +208,10 @@ def _compare_rows(
 def _explain(pair: Pair, sides: Sides, source: _Source, bad: list[int], difference: Difference) -> None:
     """Say what is wrong with a weight that differs, where that is known."""
     if difference.exact:
+        return
+    if difference.lost:
+        kind = Mistake.NAN if difference.converted_factors.not_finite else Mistake.NOT_FINITE
+        difference.found = Found(kind, f"{difference.lost:,} numbers")
         return
     sample = _sample(pair, sides, source, bad)
     difference.found = mistakes.recognise(sample)

@@ -45,6 +45,7 @@ class Mistake(StrEnum):
     TWICE = "quantized_twice"
     FLUSHED = "scales_flushed"
     NAN = "scales_nan"
+    NOT_FINITE = "not_finite"
     DECAY_PADDING = "decay_padding"
     DECAY_EXPONENTIAL = "decay_exponential"
     ALTERED = "altered"
@@ -62,6 +63,7 @@ WORDS: Mapping[Mistake, str] = {
     Mistake.TWICE: "what was quantized before is quantized again, or was in a coarser type in between",
     Mistake.FLUSHED: "small scales became zero, as F16 without subnormal numbers makes them",
     Mistake.NAN: "scales are no numbers",
+    Mistake.NOT_FINITE: "numbers became infinite, or no numbers",
     Mistake.DECAY_PADDING: "the padding of A_log was converted as if it were heads",
     Mistake.DECAY_EXPONENTIAL: "the exponential of A_log was left out, or taken twice",
     Mistake.ALTERED: "the type holds the source's numbers exactly, and they are others",
@@ -98,8 +100,6 @@ class Found:
 
 def recognise(sample: Sample) -> Found | None:
     """What the sample shows of one weight alone; None where no known mistake explains it."""
-    if np.isnan(sample.converted).any() and not np.isnan(sample.source).any():
-        return Found(Mistake.NAN)
     before = measures.nmse(sample.source, sample.converted)
     if before == 0:
         return None

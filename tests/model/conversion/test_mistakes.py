@@ -130,6 +130,14 @@ def not_a_number(_: Weights, converted: Converted) -> None:
     experts(converted, change)
 
 
+def beyond_f16(weights: Weights, converted: Converted) -> None:
+    name = "language_model.model.layers.1.self_attn.q_proj.weight"
+    weights[name][3, 5] = 70_000
+    numbers = np.asarray(weights[name], np.float32)
+    with np.errstate(over="ignore"):
+        converted["blk.1.attn_q.weight"] = numbers, "F16"
+
+
 def not_a_number_in_both(weights: Weights, converted: Converted) -> None:
     not_a_number(weights, converted)
     for name in ("w1", "w2", "w3"):
@@ -188,6 +196,7 @@ def one_row_of_the_trunk(_: Weights, converted: Converted) -> None:
         pytest.param(experts_in_another_type, Mistake.TWICE, "routed_experts", 12, id="mxfp4-to-q4_0"),
         pytest.param(flushed, Mistake.FLUSHED, "routed_experts", 1, id="flushed"),
         pytest.param(not_a_number, Mistake.NAN, "routed_experts", 3, id="QNT-07-nan"),
+        pytest.param(beyond_f16, Mistake.NOT_FINITE, "kda_attention", 1, id="beyond-f16"),
         pytest.param(not_a_number_in_both, Mistake.NAN, "routed_experts", 3, id="QNT-07-nan-in-source"),
         pytest.param(padded, Mistake.DECAY_PADDING, "kda_attention", 1, id="decay-padding"),
         pytest.param(left_out, Mistake.DECAY_EXPONENTIAL, "kda_attention", 1, id="decay-left-out"),
