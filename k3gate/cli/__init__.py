@@ -34,6 +34,7 @@ COMMANDS = {
     "waive": "Let one check of a run be, with name and reason.",
     "report": "Write the HTML report of a stored run.",
     "diff": "Compare two runs.",
+    "plan": "Plan a machine from its description, and judge claims about it.",
     "export": "Write a run with everything in it to one file.",
     "import": "Take in a run from such a file.",
 }
