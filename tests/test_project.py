@@ -18,6 +18,7 @@ FIELD_CASES = {
     *("TOP-01", "TOP-03", "TOP-05", "TOP-06", "TOP-07", "TOP-08", "TOP-09", "TOP-11", "TOP-12", "TOP-14"),
     *("TOP-16", "TOP-18"),
     *("MEM-01", "MEM-02", "MEM-03", "MEM-04", "MEM-05", "MEM-08"),
+    *("CLM-01", "CLM-02", "CLM-03", "CLM-05", "CLM-09"),
 }
 """Situations from the field that this version must answer; each has a test that carries its id."""
 

@@ -234,6 +234,7 @@ def document(made: Plan) -> dict[str, Any]:
             "expected_tokens_per_s": _pair(expected.low, expected.high),
             "basis": expected.basis,
             "shares": dict(expected.shares),
+            "tested": {"inside": prediction.TESTED[0], "of": prediction.TESTED[1]},
             "unknown": list(step.unknown),
         },
         "prefill": {

@@ -4,17 +4,21 @@ Six free numbers, below, each with its source; a test holds them to six. The ban
 *measures*, since that is what a run refines. Where nothing was measured, paper stands in, less what sustained reads
 reach of it.
 
-    tokens/s = share / sum over tiers (bytes / sustained rate)
-    sustained rate of DRAM = measured, or SUSTAINED x paper; x SECOND_SOCKET where a general engine spans sockets
+    tokens/s = 1 / (CPU-side bytes / (share x sustained rate) + GPU bytes / sustained rate + links)
+    sustained rate = measured, or SUSTAINED x paper; of DRAM x SECOND_SOCKET where a general engine spans sockets
+
+The share is that of CPU engines. GPUs read close to their sustained rate, so it is not applied to them, unless all of
+the model lies there: then it is, for want of a band of its own.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from attrs import frozen
 
-from k3gate.analysis.ceilings import PAPER, Decode, Part, Rate
+from k3gate.analysis.ceilings import PAPER, Decode, Rate
 from k3gate.analysis.system import TIER_TITLES, System
 
 SUSTAINED = 0.8
@@ -23,9 +27,11 @@ libxsmm reports 1564 GB/s read on two 6980P (libxsmm/kimi-k3-in-c), 0.93 of 24 x
 SECOND_SOCKET = 0.725
 """Rate of two sockets over twice that of one, of engines without placement: 12.208 and 8.73 tokens/s on one and two
 Xeon 6454S make 1.40, people report 1.4 to 1.5; 1.45 / 2 (KTransformers DeepseekR1_V3_tutorial)."""
-BANDS: Mapping[str, tuple[float, float]] = {"general": (0.25, 0.60), "tuned": (0.45, 0.80)}
-"""Share of the sustained rate that whole tokens reach, by class of engine. Fitted over all testable published rows by
-the 10th and 90th percentile, rounded outwards to 0.05 (`k3gate backtest` prints fit and leave-one-machine-out)."""
+BANDS: Mapping[str, tuple[float, float]] = {"general": (0.25, 0.70), "tuned": (0.45, 0.75)}
+"""Share of the sustained rate that whole tokens reach, by class of engine: the 10th and 90th percentile over all
+testable published rows, rounded outwards to 0.05 (`k3gate backtest` computes them again, and leaves machines out)."""
+TESTED = (19, 23)
+"""Testable published rows inside their interval, and all of them; a test holds this to `k3gate backtest`."""
 FREE_NUMBERS = (SUSTAINED, SECOND_SOCKET, *(edge for band in BANDS.values() for edge in band))
 
 SECOND_SOCKET_CLASSES = ("general",)
@@ -69,27 +75,44 @@ def expect(decode: Decode, system: System, *, uncounted_network: bool = False) -
         why = f"{trips} round trips between machines a token decide, and [network] latency_us is not stated"
         return Expected(None, None, why, {})
     low_share, high_share = BANDS[system.engine]
-    rates = {rate.tier: sustained(rate, system) for rate in decode.rates}
-    slow = _seconds(decode, rates, "bytes")
-    fast = _seconds(decode, rates, "least")
-    basis = _basis(decode, system)
+    slow, fast = times(decode, system, "bytes"), times(decode, system, "least")
     if slow is None or fast is None:
         return Expected(None, None, "; ".join(decode.unknown) or "nothing to predict from", {})
-    total = sum(slow.values())
-    quick = sum(fast.values())
-    shares = {tier: seconds / total for tier, seconds in slow.items() if seconds} if total else {}
-    low, high = (share / time if time else None for share, time in ((low_share, total), (high_share, quick)))
+    middle = math.sqrt(low_share * high_share)
+    spent = {**{tier: value / middle for tier, value in slow.banded.items()}, **slow.fixed}
+    total = sum(spent.values())
+    shares = {tier: value / total for tier, value in spent.items() if value} if total else {}
+    low, high = slow.rate(low_share), fast.rate(high_share)
     if high is not None and decode.ceiling is not None:
         high = min(high, decode.ceiling)
-    return Expected(low, high, basis, shares)
+    return Expected(low, high, _basis(decode, system), shares)
 
 
-def _seconds(decode: Decode, rates: Mapping[str, float | None], key: str) -> dict[str, float] | None:
-    """Seconds of a step by tier; links without a stated rate are left out, memory without one makes it unknown."""
+@frozen
+class Times:
+    """Seconds of a step by tier at sustained rates: `banded` are divided by a share, `fixed` are not."""
+
+    banded: Mapping[str, float]
+    fixed: Mapping[str, float]
+
+    def rate(self, share: float) -> float | None:
+        """Tokens/s of each sequence at a share; None where a step takes no time."""
+        seconds = sum(self.banded.values()) / share + sum(self.fixed.values())
+        return 1 / seconds if seconds else None
+
+    def share(self, rate: float) -> float:
+        """The share at which a step is so fast; infinite where not even no time for the banded part suffices."""
+        left = 1 / rate - sum(self.fixed.values())
+        return sum(self.banded.values()) / left if left > 0 else math.inf
+
+
+def times(decode: Decode, system: System, key: str = "bytes") -> Times | None:
+    """Seconds by tier for the uniform ("bytes") or least ("least") traffic; links without a stated rate are left out,
+    memory without one makes it unknown."""
+    rates = {rate.tier: sustained(rate, system) for rate in decode.rates}
     found: dict[str, float] = {}
     for part in decode.parts:
-        size: float | None = _size(part, key)
-        rate = rates.get(part.tier)
+        size, rate = part.bytes if key == "bytes" else part.least, rates.get(part.tier)
         if rate is None and part.tier in ("pcie", "network"):
             continue
         if size is None or (rate is None and size):
@@ -98,11 +121,13 @@ def _seconds(decode: Decode, rates: Mapping[str, float | None], key: str) -> dic
             found[part.tier] = found.get(part.tier, 0.0) + size / rate
     if decode.latency_seconds:
         found["network"] = found.get("network", 0.0) + decode.latency_seconds
-    return found
-
-
-def _size(part: Part, key: str) -> float | None:
-    return part.bytes if key == "bytes" else part.least
+    beside = {"gpu", "pcie", "network"}
+    if all(part.tier in beside for part in decode.parts):
+        beside.discard("gpu")
+    return Times(
+        {tier: value for tier, value in found.items() if tier not in beside},
+        {tier: value for tier, value in found.items() if tier in beside},
+    )
 
 
 def _basis(decode: Decode, system: System) -> str:
@@ -121,9 +146,8 @@ def _basis(decode: Decode, system: System) -> str:
     if all(rate.tier in ("gpu", "pcie", "network") for rate in decode.rates):
         untested.append("models that lie in GPU memory alone")
     limits = f"; the band was not tested on {' and '.join(untested)}" if untested else ""
-    return (
-        f"{low:.0%} to {high:.0%} of {first}{second}; class {system.engine}, from published results{limits}"
-    )
+    tested = f"{TESTED[0]} of {TESTED[1]} published results lie in such intervals"
+    return f"{low:.0%} to {high:.0%} of {first}{second}; class {system.engine}; {tested}{limits}"
 
 
 def limiting(expected: Expected) -> tuple[str, ...]:

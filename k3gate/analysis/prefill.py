@@ -12,7 +12,7 @@ from attrs import frozen
 
 from k3gate.analysis.ceilings import Rate, paper_rate, total
 from k3gate.analysis.layout import Layout
-from k3gate.analysis.system import GB, ISAS, System
+from k3gate.analysis.system import GB, ISAS, TIER_TITLES, System
 from k3gate.model.sizes import ROUTED, TRUNK, ModelSizes
 
 
@@ -124,9 +124,12 @@ def _on_gpu(
     read, pcie = _pass_bytes(system, sizes, batch), paper_rate(system, "pcie")[0]
     if read is None or pcie is None:
         return PrefillPath(name, None, "PCIe is not stated" if pcie is None else "the experts are not known")
-    move = read / pcie
+    held = rates.get(layout.placement.experts or "dram")
+    slower = held.bytes_per_s if held is not None and held.bytes_per_s else pcie
+    move = read / min(pcie, slower)
     if move > compute:
-        text = f"{read / GB:,.0f} GB of experts a pass / {pcie / GB:,.1f} GB/s of PCIe"
+        link = "PCIe" if pcie <= slower else TIER_TITLES[layout.placement.experts or "dram"]
+        text = f"{read / GB:,.0f} GB of experts a pass / {min(pcie, slower) / GB:,.1f} GB/s of {link}"
     seconds = max(move, compute)
     return PrefillPath(name, batch / seconds, f"{batch:,} tokens / ({text})")
 

@@ -1,4 +1,4 @@
-"""A system's file, a target, a model and perhaps a run brought together for the plan."""
+"""A system's file, a target, a model and perhaps a run brought together for a plan; published results to test it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from k3gate import tables
-from k3gate.analysis import planning, system_file
+from k3gate.analysis import backtest, planning, published, system_file
+from k3gate.analysis.backtest import Backtest
 from k3gate.analysis.layout import Demand
 from k3gate.analysis.planning import Plan
 from k3gate.analysis.system import System
@@ -130,3 +131,20 @@ def measured(record: RunRecord | None) -> dict[str, tuple[float, str]]:
     raise UsageError(
         f"run {record.run.id} holds no sound read of the whole machine: measure again, or plan without --run"
     )
+
+
+def against_published(place: str | None) -> Backtest:
+    """The predictor against the published results in a CSV file; None: those that are shipped."""
+    path = published.SHIPPED if place is None else Path(place)
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_JSON_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}; name a CSV file") from error
+    if len(raw) > MAX_JSON_BYTES:
+        raise UsageError(f"{path.name} is larger than 8 MiB: split it")
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path.name} is not UTF-8 at byte {error.start}: save it as UTF-8") from error
+    return backtest.run(published.parse(text, path.name))
