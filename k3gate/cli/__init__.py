@@ -35,6 +35,7 @@ COMMANDS = {
     "report": "Write the HTML report of a stored run.",
     "diff": "Compare two runs.",
     "plan": "Plan a machine from its description, and judge claims about it.",
+    "bom": "Check an order against a run, freeze it, verify what was delivered.",
     "backtest": "Hold the predictions of plan against published measurements.",
     "export": "Write a run with everything in it to one file.",
     "import": "Take in a run from such a file.",

@@ -270,12 +270,19 @@ def _wanted(metric: Metric, unknown: float) -> float:
 
 def evidence(criterion: Criterion, record: RunRecord, target: Target) -> Judgement:
     """Evidence about the target's subject, the newest one, decides; about anything else it says nothing."""
-    about = [e for e in record.evidence if e.check == criterion.id and e.subject_kind == criterion.subject]
+    about = [
+        e
+        for e in record.evidence
+        if e.check == criterion.id
+        and e.subject_kind == criterion.subject
+        # An order is one subject for all machines: what it was found to be on another one says nothing of this one.
+        and e.data.get("run") in (None, record.run.id)
+    ]
     if not about:
         return unproven(f"No evidence about {_subject_words(criterion.subject)}.")
     wanted = _subjects(criterion.subject, record, target)
     subjects = {each.subject for each in about}
-    if wanted is None and len(subjects) > 1:
+    if wanted is None and len(subjects) > 1 and criterion.subject != "bom":
         return unproven(
             f"The evidence is about {len(subjects)} different subjects.",
             remedy="Name the right one under [subjects] in the target.",
@@ -285,7 +292,7 @@ def evidence(criterion: Criterion, record: RunRecord, target: Target) -> Judgeme
         return unproven(
             f"The evidence is about another {criterion.subject} than the target's: {about[0].subject[:40]}."
         )
-    newest = max(fitting, key=lambda each: each.gathered)
+    newest = max(reversed(fitting), key=lambda each: each.gathered)
     verdict = newest.verdict if newest.verdict in (Verdict.PASS, Verdict.FAIL) else Verdict.UNPROVEN
     return Judgement(
         verdict, newest.detail, observed=newest.subject, evidence=(f"evidence:{newest.subject}",)

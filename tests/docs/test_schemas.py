@@ -64,6 +64,10 @@ PROMISED = {
         "claims.0": "claim verdict reasons",
         "changes.0": "title fits ceiling_tokens_per_s expected_tokens_per_s",
     },
+    "bom": {
+        "": "bom run verdict lines",
+        "lines.0": "key title ordered found verdict reason",
+    },
     "backtest": {
         "": "rows testable inside hit_rate median_width",
         "rows.0": "testable reason predicted published inside",
@@ -130,6 +134,7 @@ def documents(ask: Ask) -> dict[str, Any]:
         "plan-dry-run": ask("run --dry-run"),
         "plan": ask(f"plan {SYSTEMS / 'sp3-24x64.toml'}"),
         "backtest": ask("backtest"),
+        "bom": ask(f"bom check {SYSTEMS / 'xeon6-24x128.toml'}", 1, 3),
         "probes": ask("probes"),
         "runs": ask("runs"),
     }
@@ -195,6 +200,8 @@ def test_a_promised_key_of_another_type_is_refused(name: str, documents: dict[st
         ("plan", "claims.0", "reasons", []),
         ("backtest", "rows.0", "predicted", [1.0]),
         ("backtest", "", "hit_rate", 83),
+        ("bom", "lines.0", "verdict", "unknown"),
+        ("bom", "", "verdict", "maybe"),
         ("backtest", "", "free_numbers", [1, 2, 3, 4, 5, 6, 7]),
         ("plan-dry-run", "cases.0", "seconds", "about 2 s"),
         ("plan-dry-run", "cases.0", "rounds", 0),
