@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from attrs import frozen
 
 from k3gate import units
-from k3gate.analysis.layout import Demand, Layout
+from k3gate.analysis.layout import Demand, Layout, bytes_at, split
 from k3gate.analysis.system import GB, KV_BYTES, TIER_TITLES, System
 from k3gate.model.sizes import ROUTED, TRUNK, ModelSizes
 from k3gate.model.traffic import distinct_experts
@@ -150,10 +150,10 @@ def _parts(system: System, sizes: ModelSizes, demand: Demand, layout: Layout) ->
             uniform = float(share * distinct / sizes.experts_per_token)
         told = f"{sizes.experts_per_token} of {sizes.experts} experts of {sizes.expert_layers} layers"
         found += _experts(system, placed.experts, share, uniform, told)
-    trunk = sizes.bytes_of(TRUNK, precision.trunk)
-    if sizes.role(TRUNK) and placed.trunk is not None:
-        told = "as released" if precision.trunk is None else f"at {precision.trunk:g} bits a parameter"
-        found.append(Part("trunk", placed.trunk, trunk, trunk, f"all of it, {told}"))
+    told = "as released" if precision.trunk is None else f"at {precision.trunk:g} bits a parameter"
+    for tier, name, groups in split(sizes.role(TRUNK), placed.trunk, placed.groups, "trunk"):
+        trunk = bytes_at(groups, precision.trunk)
+        found.append(Part(name, tier, trunk, trunk, f"all of it, {told}"))
     cache = placed.cache or "dram"
     if sizes.state_bytes is None or sizes.state_bytes:
         state = None if sizes.state_bytes is None else 2.0 * sizes.state_bytes * batch

@@ -8,7 +8,7 @@ from attrs import evolve, frozen
 
 from k3gate import units
 from k3gate.analysis.estimate import Estimate
-from k3gate.analysis.system import GB, HotSet
+from k3gate.analysis.system import GB, HotSet, coverage
 
 _SPEEDS = (
     *(1866, 2133, 2400, 2666, 2933, 3200),
@@ -145,12 +145,15 @@ def _hot(base: Estimate) -> Iterator[Change]:
         yield Change("hot_experts", title, None, f"{lacking}{max(0, room) / GB:,.2f} GB are free")
         return
     number = min(number, sizes.experts or number)
-    after = base.altered(evolve(system, hot=HotSet(number)))
+    after = base.altered(evolve(system, hot=HotSet(number, system.curve)))
+    known = coverage(system.curve, number)
     share = number / (sizes.experts or number)
     yield Change(
         "hot_experts",
         f"a hot set of {units.count(number, 'expert')} of each layer on the GPUs ({share:.1%} of all, "
         f"{number * one * sizes.expert_layers / GB:,.1f} GB)",
         after,
-        "how many reads it catches is not known without a measured curve ([hot_experts] curve)",
+        f"the curve gives {known:.1%} of the reads"
+        if known is not None
+        else "how many reads it catches is not known without a measured curve ([hot_experts] curve)",
     )

@@ -8,7 +8,6 @@ from attrs import frozen
 
 from k3gate.analysis.ceilings import paper_rate
 from k3gate.analysis.estimate import Estimate
-from k3gate.analysis.layout import WEIGHTS
 from k3gate.analysis.system import GB, System
 
 SECONDS_PER_YEAR = 365.25 * 86_400
@@ -70,7 +69,7 @@ def load(found: Estimate) -> Span:
         item.bytes or 0
         for tier in found.layout.tiers
         for item in tier.items
-        if item.what in WEIGHTS and tier.name != "nvme"
+        if item.weights and tier.name != "nvme"
     )
     size //= found.layout.copies
     return Span(size / rate, f"{size / GB:,.1f} GB / {rate / GB:g} GB/s ({detail})")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from attrs import evolve, field, frozen
 
 from k3gate import units
 from k3gate.analysis.system import GB, KV_BYTES, TIER_TITLES, Placement, System
 from k3gate.errors import UsageError
-from k3gate.model.sizes import EMBEDDING, ROUTED, TRUNK, VISION, ModelSizes
+from k3gate.model.sizes import EMBEDDING, ROUTED, TRUNK, VISION, Group, ModelSizes
+from k3gate.tables import near
 
 
 @frozen
@@ -35,6 +38,7 @@ class Item:
     what: str
     bytes: int | None
     detail: str = ""
+    weights: bool = False
 
 
 @frozen
@@ -65,12 +69,11 @@ class Tier:
 
     def weights(self) -> int:
         """Bytes of weights alone."""
-        return sum(item.bytes or 0 for item in self.items if item.what in WEIGHTS)
+        return sum(item.bytes or 0 for item in self.items if item.weights)
 
 
 EXPERTS_ITEM, TRUNK_ITEM, EMBEDDING_ITEM = "routed experts", "trunk", "embedding table"
 VISION_ITEM, HOT_ITEM = "vision", "hot experts"
-WEIGHTS = (EXPERTS_ITEM, TRUNK_ITEM, EMBEDDING_ITEM, VISION_ITEM, HOT_ITEM)
 
 
 @frozen
@@ -105,10 +108,10 @@ def place(system: System, demand: Demand) -> Placement:
         trunk = "gpu" if demand.trunk == "gpu" and system.gpus else ("dram" if system.memory else experts)
     cache = stated.cache or trunk
     near = "dram" if system.memory is not None and experts not in ("gpu", "hbm") else experts
-    placed = Placement(experts, trunk, stated.embedding or near, stated.vision or trunk, cache)
-    for key in ("experts", "trunk", "embedding", "vision", "cache"):
-        tier = getattr(placed, key)
-        if tier is not None and not _has(system, tier):
+    placed = Placement(experts, trunk, stated.embedding or near, stated.vision or trunk, cache, stated.groups)
+    wanted = {key: getattr(placed, key) for key in ("experts", "trunk", "embedding", "vision", "cache")}
+    for key, tier in (*wanted.items(), *stated.groups.items()):
+        if not _has(system, tier):
             raise UsageError(
                 f"system {system.name!r}: {key} is to lie in {TIER_TITLES[tier]}, and the file names none: "
                 f"describe it, or place {key} elsewhere under [placement]"
@@ -142,6 +145,7 @@ def lay_out(system: System, sizes: ModelSizes, demand: Demand) -> Layout:
             f"{sizes.name} takes"
         )
     placed = place(system, demand)
+    _possible(system, sizes, placed)
     copies = max(1, (system.sockets or 1) * system.numa_nodes) if system.replicate else 1
     held: dict[str, list[Item]] = {}
     for tier, item in _held(system, sizes, demand, placed, copies):
@@ -174,11 +178,11 @@ def _held(
         (placed.embedding, EMBEDDING, EMBEDDING_ITEM, precision.trunk),
         *(((placed.vision, VISION, VISION_ITEM, None),) if demand.vision else ()),
     ):
-        if not sizes.role(role) or tier is None:
-            continue
-        times = copies if tier in ("dram", "hbm") else 1
-        one = sizes.bytes_of(role, bits)
-        found.append((tier, Item(what, None if one is None else one * times, _detail(bits, times))))
+        for where, name, groups in split(sizes.role(role), tier, placed.groups, what):
+            times = copies if where in ("dram", "hbm") else 1
+            one = bytes_at(groups, bits)
+            size = None if one is None else one * times
+            found.append((where, Item(name, size, _detail(bits, times), weights=True)))
     cache = placed.cache or "dram"
     kv = sizes.kv_bytes_per_token
     values = round(kv * KV_BYTES[precision.kv]) if kv is not None else None
@@ -202,9 +206,58 @@ def _held(
         layers = sizes.expert_layers
         size = None if one is None or layers is None else one * layers * system.hot.experts
         found.append(
-            ("gpu", Item(HOT_ITEM, size, f"{system.hot.experts} of each of {layers or 'unknown'} layers"))
+            (
+                "gpu",
+                Item(
+                    HOT_ITEM,
+                    size,
+                    f"{system.hot.experts} of each of {layers or 'unknown'} layers",
+                    weights=True,
+                ),
+            )
         )
     return found
+
+
+def split(
+    groups: tuple[Group, ...], tier: str | None, elsewhere: Mapping[str, str], what: str
+) -> list[tuple[str, str, tuple[Group, ...]]]:
+    """(tier, name, groups): those that lie with the rest of their kind together, every other one by itself."""
+    found: list[tuple[str, str, tuple[Group, ...]]] = []
+    rest = tuple(group for group in groups if elsewhere.get(group.name, tier) == tier)
+    if rest and tier is not None:
+        found.append((tier, what, rest))
+    for group in groups:
+        if group not in rest:
+            found.append((elsewhere[group.name], group.name.replace("_", " "), (group,)))
+    return found
+
+
+def bytes_at(groups: tuple[Group, ...], bits: float | None) -> int | None:
+    """Bytes of these groups at `bits` a parameter or as stored; None where one is not to be known."""
+    sizes = [group.at(bits) for group in groups]
+    return None if None in sizes else sum(size for size in sizes if size is not None)
+
+
+def _possible(system: System, sizes: ModelSizes, placed: Placement) -> None:
+    """Raise `UsageError` for groups that the model does not have, and for a hot set that cannot be."""
+    known = {group.name for group in sizes.groups}
+    for name in placed.groups:
+        if name not in known:
+            raise UsageError(
+                f"system {system.name!r}: [placement.groups] {name!r} is no group of {sizes.name}: "
+                f"{near(name, known)}"
+            )
+    hot = system.hot
+    if hot is None:
+        return
+    if not system.gpus or placed.experts == "gpu":
+        why = "the file names no GPU" if not system.gpus else "all experts lie on the GPUs already"
+        raise UsageError(f"system {system.name!r}: [hot_experts] has no meaning, since {why}: remove it")
+    if sizes.experts is not None and hot.experts > sizes.experts:
+        raise UsageError(
+            f"system {system.name!r}: [hot_experts] per_layer {hot.experts} is above {sizes.experts}, which is all of a layer"
+        )
 
 
 def _detail(bits: float | None, times: int) -> str:

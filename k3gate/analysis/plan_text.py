@@ -206,5 +206,5 @@ def _missing(made: Plan) -> Iterator[str]:
     yield fold("A plan is arithmetic and no evidence. An order still lacks:")
     for line in made.missing:
         yield fold(f"  - {line}")
-    for note in (*made.estimate.system.notes, *made.estimate.sizes.notes):
+    for note in made.notes:
         yield fold(f"note: {note}")

@@ -52,6 +52,12 @@ class Plan:
     run: str | None = None
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must know beside the figures: of the file, of the model, of how the memory is populated."""
+        system, sizes = self.estimate.system, self.estimate.sizes
+        return (*system.notes, *_population(system), *sizes.notes)
+
+    @property
     def falls_short(self) -> tuple[str, ...]:
         """Why `--enforce` would say no: it does not fit, or cannot reach what the target asks."""
         found = list(self.estimate.layout.shortages)
@@ -110,6 +116,30 @@ def plan(
         _missing(run),
         run,
     )
+
+
+def _population(system: System) -> tuple[str, ...]:
+    """Empty channels, channels with unlike numbers of modules, and several modules on one."""
+    memory, used, all_ = system.memory, system.populated_channels, system.all_channels
+    if memory is None or used is None:
+        return ()
+    found = []
+    if all_ is not None and used < all_:
+        found.append(
+            f"{all_ - used} of {all_} memory channels are empty; some boards then interleave unevenly"
+        )
+    each, more = divmod(memory.modules, used)
+    if more:
+        found.append(
+            f"{more} of {used} channels hold {each + 1} modules and the others {each}: the last part of memory lies on "
+            "fewer channels, and is read slower than planned here"
+        )
+    if each + bool(more) > 1:
+        found.append(
+            f"with {each + bool(more)} modules on a channel many boards run them slower than rated; planned are "
+            f"{'unknown' if memory.mts is None else f'{memory.mts:,}'} MT/s"
+        )
+    return tuple(found)
 
 
 def _limit(found: Estimate) -> tuple[tuple[str, ...], str]:
@@ -279,7 +309,7 @@ def document(made: Plan) -> dict[str, Any]:
         "falls_short": list(made.falls_short),
         "undecided": list(made.undecided),
         "missing": list(made.missing),
-        "notes": [*found.system.notes, *found.sizes.notes],
+        "notes": [*made.notes],
         "sources": dict(found.system.sources),
     }
 

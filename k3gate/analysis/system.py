@@ -95,13 +95,17 @@ class Storage:
 
 @frozen
 class Placement:
-    """Which tier holds what. None: not stated, so that the plan decides by target and machine."""
+    """Which tier holds what. None: not stated, so that the plan decides by target and machine.
+
+    `groups`: tensor groups by name that lie elsewhere than the rest of their kind.
+    """
 
     experts: str | None = None
     trunk: str | None = None
     embedding: str | None = None
     vision: str | None = None
     cache: str | None = None
+    groups: Mapping[str, str] = field(factory=dict)
 
 
 @frozen
@@ -223,6 +227,7 @@ class System:
     placement: Placement = field(factory=Placement)
     precision: Precision = field(factory=Precision)
     hot: HotSet | None = None
+    curve: tuple[tuple[int, float], ...] = ()
     reserve: Reserve = field(factory=Reserve)
     prices: Prices = field(factory=Prices)
     other_watts: float | None = None

@@ -81,6 +81,7 @@ def of_table(text: str, data: dict[str, Any], name: str) -> System:
     runtime = top.table("runtime", ("name", "engine", "replicate_per_node", "prefill_batch", "gpu_split"))
     power = top.table("power", ("other_watts",))
     model_path, model, overrides = _model(top)
+    hot, curve = _hot(top)
     hertz = cpu.positive("ghz")
     latency = network.positive("latency_us")
     gbit = line.positive("gbit_per_s")
@@ -115,7 +116,8 @@ def of_table(text: str, data: dict[str, Any], name: str) -> System:
         prefill_batch=runtime.integer("prefill_batch", 1, 1 << 20, 4096),
         placement=_placement(top),
         precision=_precision(top),
-        hot=_hot(top),
+        hot=hot,
+        curve=curve,
         reserve=_reserve(top),
         prices=_prices(top),
         other_watts=power.positive("other_watts"),
@@ -236,8 +238,12 @@ def _storage(top: Table) -> Storage | None:
 
 def _placement(top: Table) -> Placement:
     keys = ("experts", "trunk", "embedding", "vision", "cache")
-    table = top.table("placement", keys)
-    return Placement(**{key: table.choice(key, TIERS) for key in keys if key in table.data})
+    table = top.table("placement", (*keys, "groups"))
+    groups = table.table("groups")
+    return Placement(
+        **{key: table.choice(key, TIERS) for key in keys if key in table.data},
+        groups={name: groups.choice(name, TIERS) for name in groups.data},
+    )
 
 
 def _bits(table: Table, key: str, names: Mapping[str, float | None]) -> float | None:
@@ -262,9 +268,10 @@ def _precision(top: Table) -> Precision:
     )
 
 
-def _hot(top: Table) -> HotSet | None:
+def _hot(top: Table) -> tuple[HotSet | None, tuple[tuple[int, float], ...]]:
+    """The hot set, where one is placed, and the curve that says what any number of experts catches."""
     if "hot_experts" not in top.data:
-        return None
+        return None, ()
     table = top.table("hot_experts", ("per_layer", "curve"))
     curve = table.data.get("curve", [])
     wrong = table.refuse("curve", "must be a rising list of [experts of a layer, share of hits from 0 to 1]")
@@ -280,7 +287,10 @@ def _hot(top: Table) -> HotSet | None:
         if not (points[-1][1] if points else 0) <= one[1] <= 1:
             raise wrong
         points.append((one[0], float(one[1])))
-    return HotSet(table.integer("per_layer", 1, 1 << 20), tuple(points))
+    number = _count(table, "per_layer", 1 << 20)
+    if number is None and not points:
+        raise table.refuse("per_layer", "is missing; add it, or a curve")
+    return (None if number is None else HotSet(number, tuple(points))), tuple(points)
 
 
 def _reserve(top: Table) -> Reserve:
@@ -400,6 +410,8 @@ def _claims(top: Table) -> tuple[Claim, ...]:
         for key in premises.data:
             if key in ("machine", "tier"):
                 premises.text(key)
+            elif key in ("batch", "context"):
+                premises.integer(key, 1, 65_536 if key == "batch" else 1 << 40)
             else:
                 premises.positive(key)
         found.append(

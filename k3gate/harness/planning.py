@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attrs import evolve
+
 from k3gate import tables
 from k3gate.analysis import backtest, planning, published, system_file
 from k3gate.analysis.backtest import Backtest
@@ -81,6 +83,7 @@ def plan(
         found = read_model(str(Path(place).parent / described.model_path))
     else:
         found = sizes.kimi_k3()
+    described = _priced(described, target)
     record = None
     if run is not None:
         assert store is not None
@@ -92,6 +95,20 @@ def plan(
         measured(record),
         record.run.id if record is not None else None,
     )
+
+
+def _priced(described: System, target: str | None) -> System:
+    """The system with the target's prices where it states none of its own."""
+    if target is None:
+        return described
+    asked, own = targets.load(target).prices, described.prices
+    prices = evolve(
+        own,
+        machine=own.machine or asked.get("machine_usd"),
+        hour=own.hour or asked.get("hour_usd"),
+        kwh=own.kwh or asked.get("kwh_usd"),
+    )
+    return evolve(described, prices=prices)
 
 
 def demand(described: System, target: str | None, model: ModelSizes) -> Demand:

@@ -342,3 +342,102 @@ def test_what_is_not_stated_is_unknown_and_never_zero(plan: Any) -> None:
     assert told["cost"]["usd_per_year"] is None
     assert "Not known" in told["limit"]
     assert told["residency"]["fits"] is True
+
+
+GROUPS = """name = "x"
+[cpu]
+sockets = 1
+[memory]
+modules = 12
+module_gib = 192
+mts = 6000
+channels = 12
+[[gpu]]
+model = "g"
+count = 8
+memory_gb = 96
+gb_per_s = 1792
+[placement]
+trunk = "gpu"
+[placement.groups]
+shared_experts = "dram"
+"""
+
+
+def test_a_single_tensor_group_can_lie_elsewhere(plan: Any) -> None:
+    made = plan(GROUPS).estimate
+    shared = 24_310_185_984
+    assert made.decode.bytes_of("dram") == ROUTED_TOKEN + shared
+    assert made.decode.bytes_of("gpu") == TRUNK - shared + 2 * 434_110_464 + 27_648 * 8192
+    held = {item.what: item.bytes for item in made.layout.tier("dram").items}
+    assert held["shared experts"] == shared
+    assert sum(tier.weights() for tier in made.layout.tiers) == 1_560_860_324_864 - 894_717_952
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (GROUPS.replace("shared_experts", "shared_expert"), "did you mean 'shared_experts'?"),
+        (
+            GROUPS.replace('"dram"', '"cxl"'),
+            "shared_experts is to lie in CXL memory, and the file names none",
+        ),
+        (GROUPS + "[hot_experts]\nper_layer = 1000", "per_layer 1000 is above 896"),
+        (
+            GROUPS.replace(
+                "[placement.groups]", 'experts = "gpu"\n[hot_experts]\nper_layer = 3\n[placement.groups]'
+            ),
+            "already",
+        ),
+        ('name = "x"\n[memory]\nmodules = 1\nmodule_gib = 1\n[hot_experts]\nper_layer = 3', "names no GPU"),
+    ],
+)
+def test_placements_that_cannot_be_are_refused(plan: Any, text: str, told: str) -> None:
+    from k3gate.errors import UsageError
+
+    with pytest.raises(UsageError) as error:
+        plan(text)
+    assert told in str(error.value)
+
+
+def test_a_curve_alone_says_what_a_hot_set_would_bring(plan: Any) -> None:
+    made = plan(GROUPS + "[hot_experts]\ncurve = [[100, 0.3], [896, 1.0]]")
+    change = next(one for one in made.changes if one.key == "hot_experts")
+    number = change.after.system.hot.experts
+    share = 0.3 + 0.7 * (number - 100) / 796
+    assert f"the curve gives {share:.1%} of the reads" in change.note
+    assert change.after.decode.bytes_of("dram") == pytest.approx((1 - share) * ROUTED_TOKEN + 24_310_185_984)
+    assert change.after.expected.low > made.estimate.expected.low
+
+
+def test_how_the_memory_is_populated_is_told(example: Any) -> None:
+    notes = " ".join(example("sp3-24x64").notes)
+    assert "8 of 16 channels hold 2 modules and the others 1" in notes
+    assert "4 of 16 memory channels are empty" in " ".join(example("sp3-12x128").notes)
+    assert not any("channels" in note for note in example("xeon6-24x128").notes)
+
+
+def test_a_dense_model_is_all_trunk(plan: Any) -> None:
+    from k3gate.model.shapes import of_config
+
+    dense = of_config(
+        {
+            "model_type": "llama",
+            "hidden_size": 4096,
+            "intermediate_size": 14336,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "vocab_size": 128256,
+            "max_position_embeddings": 8192,
+        },
+        "config.json",
+    )
+    assert dense.parameters == pytest.approx(8.03e9, rel=1e-3)
+    made = plan(
+        'name = "x"\n[cpu]\nsockets = 1\n[memory]\nmodules = 8\nmodule_gib = 16\nmts = 4800\nchannels = 8',
+        dense,
+    )
+    read = 2 * (dense.parameters - 128256 * 4096) + 8192 * 32 * 2 * 8 * 128 * 2
+    assert made.estimate.decode.ceiling == pytest.approx(8 * 4800e6 * 8 / read)
+    assert "does not fit" not in plan_text.text(made)
