@@ -256,7 +256,7 @@ def _possible(system: System, sizes: ModelSizes, placed: Placement) -> None:
         raise UsageError(f"system {system.name!r}: [hot_experts] has no meaning, since {why}: remove it")
     if sizes.experts is not None and hot.experts > sizes.experts:
         raise UsageError(
-            f"system {system.name!r}: [hot_experts] per_layer {hot.experts} is above {sizes.experts}, which is all of a layer"
+            f"system {system.name!r}: [hot_experts] per_layer {hot.experts} is above {sizes.experts}, all of a layer"
         )
 
 
