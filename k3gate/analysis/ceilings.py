@@ -31,12 +31,16 @@ class Rate:
 
 @frozen
 class Part:
-    """What one decode step moves of one thing, in bytes: `least` where all tokens choose the same experts, `bytes`
-    where they choose uniformly. None: not to be known."""
+    """What one decode step moves of one thing, in bytes; None: not to be known.
+
+    `bytes`: where tokens choose experts uniformly and a hot set whose coverage is unknown catches nothing; `best`:
+    where it catches all; `least`: where besides all tokens choose the same experts, which no step can go below.
+    """
 
     what: str
     tier: str
     bytes: float | None
+    best: float | None
     least: float | None
     detail: str
 
@@ -145,23 +149,27 @@ def _parts(system: System, sizes: ModelSizes, demand: Demand, layout: Layout) ->
     if sizes.role(ROUTED) and placed.experts is not None:
         share = None if routed is None else sizes.share_of(routed)
         uniform: float | None = share
+        told = f"{sizes.experts_per_token} of {sizes.experts} experts of {sizes.expert_layers} layers"
         if share is not None and batch > 1 and sizes.experts and sizes.experts_per_token:
             distinct = distinct_experts(batch, sizes.experts, sizes.experts_per_token)
             uniform = float(share * distinct / sizes.experts_per_token)
-        told = f"{sizes.experts_per_token} of {sizes.experts} experts of {sizes.expert_layers} layers"
+            told = (
+                f"{float(distinct):.0f} of {sizes.experts} experts of {sizes.expert_layers} layers, chosen uniformly "
+                f"by {batch} tokens; {share / GB:,.2f} GB if all chose alike"
+            )
         found += _experts(system, placed.experts, share, uniform, told)
     told = "as released" if precision.trunk is None else f"at {precision.trunk:g} bits a parameter"
     for tier, name, groups in split(sizes.role(TRUNK), placed.trunk, placed.groups, "trunk"):
         trunk = bytes_at(groups, precision.trunk)
-        found.append(Part(name, tier, trunk, trunk, f"all of it, {told}"))
+        found.append(Part(name, tier, trunk, trunk, trunk, f"all of it, {told}"))
     cache = placed.cache or "dram"
     if sizes.state_bytes is None or sizes.state_bytes:
         state = None if sizes.state_bytes is None else 2.0 * sizes.state_bytes * batch
-        found.append(Part("recurrent state", cache, state, state, "read and written"))
+        found.append(Part("recurrent state", cache, state, state, state, "read and written"))
     kv = sizes.kv_bytes_per_token
     size = None if kv is None else kv * KV_BYTES[precision.kv] * demand.context * batch
     if size is None or size:
-        found.append(Part("KV cache", cache, size, size, f"{demand.context:,} tokens, read"))
+        found.append(Part("KV cache", cache, size, size, size, f"{demand.context:,} tokens, read"))
     found += _links(system, sizes, demand, layout)
     return tuple(found)
 
@@ -169,13 +177,20 @@ def _parts(system: System, sizes: ModelSizes, demand: Demand, layout: Layout) ->
 def _experts(system: System, tier: str, share: float | None, uniform: float | None, told: str) -> list[Part]:
     """Routed bytes, divided over a hot set where its coverage was measured; else from nothing to all of them."""
     if system.hot is None:
-        return [Part("routed experts", tier, uniform, share, told)]
+        return [Part("routed experts", tier, uniform, uniform, share, told)]
     coverage = system.hot.coverage(system.hot.experts)
     if coverage is None:
         # Not known is not uniform: what is promised counts no hit, what cannot be exceeded counts every one.
         return [
-            Part("routed experts", tier, uniform, 0.0, f"{told}; how many the hot set catches is not known"),
-            Part("hot experts", "gpu", 0.0, share, "if the hot set caught every read"),
+            Part(
+                "routed experts",
+                tier,
+                uniform,
+                0.0,
+                0.0,
+                f"{told}; how many the hot set catches is not known",
+            ),
+            Part("hot experts", "gpu", 0.0, uniform, share, "if the hot set caught every read"),
         ]
     hit = f"the hot set catches {coverage:.1%} of the reads (measured curve)"
     cold, hot = (
@@ -183,8 +198,8 @@ def _experts(system: System, tier: str, share: float | None, uniform: float | No
         for part in (1 - coverage, coverage)
     )
     return [
-        Part("routed experts", tier, cold[0], cold[1], f"{told}; {hit}"),
-        Part("hot experts", "gpu", hot[0], hot[1], hit),
+        Part("routed experts", tier, cold[0], cold[0], cold[1], f"{told}; {hit}"),
+        Part("hot experts", "gpu", hot[0], hot[0], hot[1], hit),
     ]
 
 
@@ -195,11 +210,11 @@ def _links(system: System, sizes: ModelSizes, demand: Demand, layout: Layout) ->
         one = sizes.expert_width * 2
         size = float(2 * one * sizes.expert_layers * demand.batch)
         told = f"{sizes.expert_layers} layers x {one:,} B each way ({sizes.expert_width:,} numbers in BF16)"
-        found.append(Part("activations", "pcie", size, size, told))
+        found.append(Part("activations", "pcie", size, size, size, told))
     if system.nodes > 1 and sizes.hidden and sizes.layers:
         size = 2.0 * sizes.layers * sizes.hidden * 2 * demand.batch
         told = f"2 sums over all machines a layer x {sizes.layers} layers x {sizes.hidden * 2:,} B"
-        found.append(Part("sums over machines", "network", size, size, told))
+        found.append(Part("sums over machines", "network", size, size, size, told))
     return found
 
 

@@ -87,10 +87,7 @@ class Plan:
         if asked is not None and self.estimate.decode.ceiling is None:
             found.append("the decode ceiling is not known")
         elif asked is not None and (expected.low is None or expected.low < asked):
-            low = "unknown" if expected.low is None else f"{expected.low:.2g}"
-            found.append(
-                f"decode of {asked:g} tokens/s is not assured: the low end of what is expected is {low}"
-            )
+            found.append(f"decode of {asked:g} tokens/s {_not_assured(asked, expected)}")
         return tuple(found)
 
 
@@ -116,6 +113,14 @@ def plan(
         _missing(run),
         run,
     )
+
+
+def _not_assured(asked: float, expected: prediction.Expected) -> str:
+    if expected.low is None or expected.high is None:
+        return "is not assured: what to expect is not known"
+    low, high = (units.significant(value, 2) for value in (expected.low, expected.high))
+    word = "is not expected" if expected.high < asked else "is not assured"
+    return f"{word}: {low} to {high} are"
 
 
 def _population(system: System) -> tuple[str, ...]:

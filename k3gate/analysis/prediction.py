@@ -75,7 +75,7 @@ def expect(decode: Decode, system: System, *, uncounted_network: bool = False) -
         why = f"{trips} round trips between machines a token decide, and [network] latency_us is not stated"
         return Expected(None, None, why, {})
     low_share, high_share = BANDS[system.engine]
-    slow, fast = times(decode, system, "bytes"), times(decode, system, "least")
+    slow, fast = times(decode, system, "bytes"), times(decode, system, "best")
     if slow is None or fast is None:
         return Expected(None, None, "; ".join(decode.unknown) or "nothing to predict from", {})
     middle = math.sqrt(low_share * high_share)
@@ -107,12 +107,12 @@ class Times:
 
 
 def times(decode: Decode, system: System, key: str = "bytes") -> Times | None:
-    """Seconds by tier for the uniform ("bytes") or least ("least") traffic; links without a stated rate are left out,
+    """Seconds by tier for `Part.bytes` or, for the fast end, `Part.best`; links without a stated rate are left out,
     memory without one makes it unknown."""
     rates = {rate.tier: sustained(rate, system) for rate in decode.rates}
     found: dict[str, float] = {}
     for part in decode.parts:
-        size, rate = part.bytes if key == "bytes" else part.least, rates.get(part.tier)
+        size, rate = part.bytes if key == "bytes" else part.best, rates.get(part.tier)
         if rate is None and part.tier in ("pcie", "network"):
             continue
         if size is None or (rate is None and size):
@@ -145,6 +145,8 @@ def _basis(decode: Decode, system: System) -> str:
     ]
     if all(rate.tier in ("gpu", "pcie", "network") for rate in decode.rates):
         untested.append("models that lie in GPU memory alone")
+    if decode.batch > 1:
+        untested.append(f"{decode.batch} sequences at once")
     limits = f"; the band was not tested on {' and '.join(untested)}" if untested else ""
     tested = f"{TESTED[0]} of {TESTED[1]} published results lie in such intervals"
     return f"{low:.0%} to {high:.0%} of {first}{second}; class {system.engine}; {tested}{limits}"

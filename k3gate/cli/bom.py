@@ -136,9 +136,12 @@ def _told(checked: Checked, as_json: bool) -> int:
     say()
     rows = [(line.title, line.ordered, line.found or "unknown", line.verdict) for line in checked.lines]
     say(printable(table(("line", "ordered", "found", "it is"), rows)))
+    titles: dict[str, list[str]] = {}
     for line in checked.lines:
         if line.reason:
-            say(wrapped(printable(f"{line.title}: {line.reason}"), 2))
+            titles.setdefault(line.reason, []).append(line.title)
+    for reason, named in titles.items():
+        say(wrapped(printable(f"{', '.join(named)}: {reason}"), 2))
     say()
     say(f"Order: {verdict_word(checked.verdict)}   {printable(bom.sentence(checked.lines)).split('.')[0]}.")
     return exit_code(checked.verdict)

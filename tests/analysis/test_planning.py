@@ -441,3 +441,18 @@ def test_a_dense_model_is_all_trunk(plan: Any) -> None:
     read = 2 * (dense.parameters - 128256 * 4096) + 8192 * 32 * 2 * 8 * 128 * 2
     assert made.estimate.decode.ceiling == pytest.approx(8 * 4800e6 * 8 / read)
     assert "does not fit" not in plan_text.text(made)
+
+
+def test_sequences_together_are_expected_by_uniform_choice_and_bounded_by_equal_choice(example: Any) -> None:
+    made = example("hybrid-8x96", context=131_072, sequences=16, batch=16, decode_tokens_per_s=20.0)
+    distinct = 896 * (1 - (1 - 16 / 896) ** 16)
+    assert made.estimate.decode.bytes_of("dram") == pytest.approx(ROUTED_TOKEN * distinct / 16)
+    on_gpu = TRUNK + 16 * (2 * 434_110_464 + 27_648 * 131_072)
+    most = ROUTED_TOKEN / 1152e9 + on_gpu / (8 * 1792e9) + 16 * 92 * 2 * 7168 / (8 * 63e9)
+    assert made.estimate.decode.ceiling == pytest.approx(1 / most)
+    dram = ROUTED_TOKEN * distinct / 16 / (0.8 * 0.725 * 1152e9)
+    rest = on_gpu / (0.8 * 8 * 1792e9) + 16 * 92 * 2 * 7168 / (8 * 63e9)
+    assert made.estimate.expected.low == pytest.approx(1 / (dram / 0.25 + rest))
+    assert made.estimate.expected.high == pytest.approx(1 / (dram / 0.70 + rest))
+    assert made.undecided == ("decode of 20 tokens/s is not expected: 0.46 to 1.3 are",)
+    assert "not tested on 16 sequences at once" in made.estimate.expected.basis
