@@ -19,6 +19,7 @@ from k3gate.analysis.ceilings import decode
 from k3gate.analysis.layout import lay_out
 from k3gate.analysis.prediction import Times
 from k3gate.analysis.published import Described, Row
+from k3gate.documents import plain, printable
 
 WANTED_HITS = 0.8
 WANTED_WIDTH = 3.0
@@ -174,7 +175,7 @@ def _left_out(tested: Tested, known: list[Tested]) -> Tested:
 
 def document(made: Backtest) -> dict[str, Any]:
     """The JSON of `k3gate backtest --json`; rates in tokens/s, unknown is null."""
-    return {
+    told: dict[str, Any] = {
         "rows": [_row(tested) for tested in made.rows],
         "testable": len(made.testable),
         "inside": made.inside,
@@ -186,6 +187,7 @@ def document(made: Backtest) -> dict[str, Any]:
         "fitted": {engine: list(band) for engine, band in made.fitted.items()},
         "free_numbers": list(prediction.FREE_NUMBERS),
     }
+    return dict(plain(told))
 
 
 def _row(tested: Tested) -> dict[str, Any]:
@@ -220,7 +222,8 @@ def text(made: Backtest) -> str:
         row = tested.row
         lines.append(
             f"{row.number:>4}  {units.significant(row.decode or 0):>9} {mark}{_range(tested.predicted):<15} "
-            f"{other}{_range(tested.without):<15} {tested.share:>5.2f}  {row.machine}, {row.model}, {row.runtime[:44]}"
+            f"{other}{_range(tested.without):<15} {tested.share:>5.2f}  "
+            f"{row.machine[:24]}, {row.model[:16]}, {row.runtime[:28]}"
         )
     lines += [
         "",
@@ -236,7 +239,7 @@ def text(made: Backtest) -> str:
         lines.append(f"  {reason}: {'line' if len(numbers) == 1 else 'lines'} {units.cpu_list(numbers)}")
     lines.append("")
     lines += _sums(made)
-    return "\n".join(lines) + "\n"
+    return printable("\n".join(lines)) + "\n"
 
 
 def _sums(made: Backtest) -> list[str]:

@@ -280,13 +280,15 @@ def paper_rate(system: System, tier: str) -> tuple[float | None, str]:
 
 def _extra_rate(system: System, tier: str, times: str) -> tuple[float | None, str]:
     extras = [extra for extra in system.extras if extra.kind == tier]
-    if any(extra.bytes_per_s is None for extra in extras):
+    if not extras or any(extra.bytes_per_s is None for extra in extras):
         return None, f"the rate of {TIER_TITLES[tier]} is not stated"
     return system.nodes * sum(extra.bytes_per_s or 0 for extra in extras), f"{times}as stated"
 
 
 def _gpu_rate(system: System, times: str) -> tuple[float | None, str]:
     gpus = system.gpus
+    if not gpus:
+        return None, "there is no GPU"
     if any(gpu.bytes_per_s is None for gpu in gpus):
         return None, "the memory rate of the GPUs is not stated"
     told = " + ".join(f"{gpu.count} x {(gpu.bytes_per_s or 0) / GB:,.0f} GB/s" for gpu in gpus)

@@ -244,7 +244,7 @@ def document(made: Plan) -> dict[str, Any]:
     found = made.estimate
     step, expected = found.decode, found.expected
     per_tier = {tier: step.bytes_of(tier) for tier in dict.fromkeys(part.tier for part in step.parts)}
-    return {
+    told: dict[str, Any] = {
         "system": {"name": found.system.name, "digest": found.system.hash, "nodes": found.system.nodes},
         "model": _model(found.sizes),
         "target": plain(found.demand),
@@ -317,6 +317,7 @@ def document(made: Plan) -> dict[str, Any]:
         "notes": [*made.notes],
         "sources": dict(found.system.sources),
     }
+    return dict(plain(told))
 
 
 def _pair(low: float | None, high: float | None) -> list[float] | None:

@@ -140,36 +140,52 @@ def _bytes_premise(case: Case) -> None:
 def hold_bytes(case: Case, stated: float, lead: str) -> None:
     """Whether so few bytes a token can be had by a placement that fits, and what each of the others reads."""
     ways = trunk_ways(case.own)
+    need = f"{lead}{stated / GB:g} GB read for a token"
+    if not ways:
+        case.say(f"{need}: the file names neither DRAM nor GPUs to read from", UNTESTABLE)
+        return
     rate = case.premise("bandwidth_gb_per_s") or _dram_rate(case)
+    side = "GPU memory" if case.own.layout.placement.experts == "gpu" else "the memory of the CPUs"
     supported, lines = False, []
     for way in ways:
         own = way.estimate
-        weights = sum(p.bytes or 0 for p in own.decode.parts if p.tier == "dram" and p.what in WEIGHT_PARTS)
+        weights = _slow_weights(own)
         gpu = own.layout.tier("gpu")
         if own.layout.placement.trunk == "gpu" and gpu is not None:
             lines.append(_gpu_line(way.title, own))
-            if gpu.left is not None and gpu.left < 0:
-                continue
-        elif rate:
+        elif rate and weights and own.layout.placement.experts == "dram":
             lines.append(
                 f"{way.title}: {weights / GB:,.2f} GB of weights are read from DRAM for a token, and {rate:g} GB/s "
                 f"gives at most {units.significant(rate * GB / weights, 2)} tokens/s"
             )
         if weights and stated >= weights * (1 - CLOSE) and own.layout.fits:
             supported = True
-    if not ways:
-        return
-    need = f"{lead}{stated / GB:g} GB read for a token"
     if supported:
         case.say(f"{need}: a placement that fits reads no more", None if lead else CONSISTENT)
     else:
+        routed = _routed_bytes(case.own)
+        whole = "; it holds only while the GPUs hold the whole trunk and its cache"
         case.say(
             f"{need}: no placement that fits in this machine at {case.own.demand.context:,} tokens reads so little "
-            "from DRAM; it holds only while the GPUs hold the whole trunk and its cache",
+            f"from {side}{whole if routed and stated >= routed * (1 - CLOSE) else ''}",
             FALSE,
         )
     for line in lines:
         case.say(line)
+
+
+def _slow_weights(own: Estimate) -> float:
+    """Bytes of weights that a token reads from the side where the experts lie."""
+    on_gpu = own.layout.placement.experts == "gpu"
+    return sum(
+        part.bytes or 0
+        for part in own.decode.parts
+        if part.what in WEIGHT_PARTS and (part.tier == "gpu") == on_gpu
+    )
+
+
+def _routed_bytes(own: Estimate) -> float:
+    return sum(part.bytes or 0 for part in own.decode.parts if part.what == "routed experts")
 
 
 WEIGHT_PARTS = ("routed experts", "trunk")

@@ -40,13 +40,14 @@ class Checked:
 
     def document(self) -> dict[str, Any]:
         """The JSON of `k3gate bom check --json` and `verify --json`."""
-        return {
+        told: dict[str, Any] = {
             "bom": {"name": self.system.name, "digest": self.system.hash},
             "run": self.run,
             "verdict": self.verdict.value,
             "lines": [plain(line) for line in self.lines],
             "sentence": bom.sentence(self.lines),
         }
+        return dict(plain(told))
 
 
 def check(store: Store, place: str, reference: str) -> Checked:
