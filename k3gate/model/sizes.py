@@ -151,6 +151,8 @@ def of_inspection(found: Inspection) -> ModelSizes:
     content, stated = found.content, found.stated
     named = {name: (group.bytes, group.parameters) for name, group in content.groups.items()}
     width = (stated.expert_width or stated.hidden) if stated else None
+    # Attention of a kind that is not known leaves a cache all the same: unknown is not nothing.
+    known = bool(content.layers) and all(layer.attention for layer in content.layers)
     return ModelSizes(
         name=_title(found.architecture.name),
         source=f"the tensors of {found.place}, {found.digest[:19]}",
@@ -161,9 +163,9 @@ def of_inspection(found: Inspection) -> ModelSizes:
         experts_per_token=found.experts_per_token,
         expert_width=width,
         hidden=stated.hidden if stated else None,
-        kv_bytes_per_token=cache_bytes(content),
-        state_bytes=content.recurrent_bytes,
-        convolution_bytes=content.state_bytes - content.recurrent_bytes,
+        kv_bytes_per_token=cache_bytes(content) if known else None,
+        state_bytes=content.recurrent_bytes if known else None,
+        convolution_bytes=content.state_bytes - content.recurrent_bytes if known else None,
         max_context=stated.context if stated else None,
         notes=tuple(f"the checkpoint is damaged: {one.title}" for one in found.findings if found.damaged)[:3],
     )

@@ -150,3 +150,17 @@ def test_planning_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"numpy", "scipy", "sqlalchemy", "alembic", "jinja2", "cattrs"} & set(done.stderr.split())
+
+
+def test_a_checkpoint_whose_attention_is_not_known_has_an_unknown_cache(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from tests.model.checkpoint.conftest import safetensors_bytes
+
+    (tmp_path / "model.safetensors").write_bytes(
+        safetensors_bytes({"model.layers.0.mlp.up_proj.weight": ("BF16", (64, 64))})
+    )
+    made = document(capsys, "plan", SP3, "--model", str(tmp_path), "--target", "residency-lab")
+    assert made["model"]["kv_bytes_per_token"] is None
+    assert made["residency"]["fits"] is None
+    assert made["decode"]["ceiling_tokens_per_s"] is None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -77,3 +79,46 @@ source = '{evil}'
     )
     assert "<script>" not in text and 'onload="x' not in text
     assert "alert(1)" in tree(text).text
+
+
+@pytest.mark.browser
+def test_the_printed_plan_holds_every_word(tmp_path: Path) -> None:
+    """Printed by Chromium to A4: every word inside the margins, page one alone, no page but the last nearly empty."""
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None or shutil.which("pdftotext") is None:
+        pytest.skip("needs chromium and pdftotext: apt-get install chromium poppler-utils")
+    source, pdf = tmp_path / "plan.html", tmp_path / "plan.pdf"
+    source.write_text(
+        rendered("sp3-24x64", context=32768, sequences=4, decode_tokens_per_s=5.0), encoding="utf-8"
+    )
+    subprocess.run(
+        [
+            *(
+                chromium,
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                f"--user-data-dir={tmp_path / 'profile'}",
+            ),
+            *("--no-pdf-header-footer", f"--print-to-pdf={pdf}", source.as_uri()),
+        ],
+        check=True,
+        capture_output=True,
+        timeout=100,
+    )
+    boxes = subprocess.run(
+        ["pdftotext", "-bbox", str(pdf), "-"], check=True, capture_output=True, text=True, timeout=60
+    ).stdout
+    width = float(re.search(r'<page width="([\d.]+)"', boxes).group(1))  # type: ignore[union-attr]
+    found = re.findall(r'<word xMin="(-?[\d.]+)" yMin="[^"]*" xMax="(-?[\d.]+)" yMax="[^"]*">([^<]*)<', boxes)
+    margin = 15 / 25.4 * 72
+    assert [
+        w for left, right, w in found if float(left) < margin - 3 or float(right) > width - margin + 3
+    ] == []
+    pages = boxes.split("<page ")[1:]
+    assert "LACKS" in pages[0] and "LIMITS" in pages[0]
+    for number, content in enumerate(pages[:-1], 1):
+        low = max(
+            float(y) for y in re.findall(r'yMax="([\d.]+)">', content) if float(y) < 842 - 18 / 25.4 * 72
+        )
+        assert low > 842 / 3, f"page {number} is under a third full"
