@@ -62,7 +62,7 @@ def estimate(system: System, sizes: ModelSizes, demand: Demand, read: Read | Non
 
 @frozen
 class Alternative:
-    """A way to place the trunk, whatever was chosen. `estimate` None: the system lacks what it needs."""
+    """A way to place the trunk, whatever was chosen."""
 
     key: str
     title: str

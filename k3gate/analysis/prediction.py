@@ -22,8 +22,8 @@ from k3gate.analysis.ceilings import PAPER, Decode, Rate
 from k3gate.analysis.system import TIER_TITLES, System
 
 SUSTAINED = 0.8
-"""Sustained read over paper. Between 0.76 and 0.93 in the field: our criteria's worst sourced case is 0.66 a node;
-libxsmm reports 1564 GB/s read on two 6980P (libxsmm/kimi-k3-in-c), 0.93 of 24 x 8800 MT/s; rounded, ours."""
+"""Sustained read over paper: 0.66 on the node of a Zen 2 machine (kvcache-ai/ktransformers pull 2175), 0.91 on a GPU,
+0.93 on two 6980P where their 1564 GB/s are of 24 x 8800 MT/s (libxsmm/kimi-k3-in-c); between them, ours."""
 SECOND_SOCKET = 0.725
 """Rate of two sockets over twice that of one, of engines without placement: 12.208 and 8.73 tokens/s on one and two
 Xeon 6454S make 1.40, people report 1.4 to 1.5; 1.45 / 2 (KTransformers DeepseekR1_V3_tutorial)."""

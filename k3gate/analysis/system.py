@@ -33,7 +33,8 @@ and sums in 16 cycles (Intel's optimization manual, chapters on VNNI and AMX).""
 ENGINES = ("general", "tuned")
 """`general`: llama.cpp, KTransformers and the like. `tuned`: kernels and placement made for CPUs alone, such as
 libxsmm's K3 engine with a rank per NUMA domain, or ik_llama.cpp on one socket."""
-TRUNKS: Mapping[str, float | None] = {"bf16": None, "q8_0": 8.5, "native": None}
+PRECISIONS: Mapping[str, float | None] = {"native": None, "q8_0": 8.5}
+"""Bits of a parameter by name; native: as the model stores it."""
 KV_BYTES = {"bf16": 1.0, "fp8": 0.5}
 
 

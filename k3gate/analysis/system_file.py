@@ -5,7 +5,7 @@ Keys carry the unit in which people state them (`module_gib`, `gb_per_s`, `mts`)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from k3gate.analysis.system import (
@@ -15,9 +15,9 @@ from k3gate.analysis.system import (
     GIB,
     ISAS,
     KV_BYTES,
+    PRECISIONS,
     PREMISES,
     TIERS,
-    TRUNKS,
     Claim,
     Extra,
     Gpu,
@@ -246,13 +246,13 @@ def _placement(top: Table) -> Placement:
     )
 
 
-def _bits(table: Table, key: str, names: Mapping[str, float | None]) -> float | None:
+def _bits(table: Table, key: str) -> float | None:
     """Bits of a parameter: a name or a number."""
     value = table.data.get(key)
     if value is None:
         return None
     if isinstance(value, str):
-        return names[table.choice(key, tuple(names))]
+        return PRECISIONS[table.choice(key, tuple(PRECISIONS))]
     bits = table.positive(key)
     if bits is not None and not 0.5 <= bits <= 64:
         raise table.refuse(key, f"must be 0.5 to 64 bits a parameter, not {bits:g}")
@@ -262,8 +262,8 @@ def _bits(table: Table, key: str, names: Mapping[str, float | None]) -> float | 
 def _precision(top: Table) -> Precision:
     table = top.table("precision", ("experts", "trunk", "kv"))
     return Precision(
-        _bits(table, "experts", {"native": None, "mxfp4": None}),
-        _bits(table, "trunk", TRUNKS),
+        _bits(table, "experts"),
+        _bits(table, "trunk"),
         table.choice("kv", tuple(KV_BYTES)) if "kv" in table.data else "bf16",
     )
 

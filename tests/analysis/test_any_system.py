@@ -89,7 +89,7 @@ SYSTEM = some(
             },
         ),
         "placement": some({}, dict.fromkeys(("experts", "trunk", "embedding", "vision", "cache"), TIER)),
-        "precision": some({}, {"experts": st.floats(0.5, 64), "trunk": st.sampled_from(["bf16", "q8_0"])}),
+        "precision": some({}, {"experts": st.floats(0.5, 64), "trunk": st.sampled_from(["native", "q8_0"])}),
         "hot_experts": some({"per_layer": st.integers(1, 900)}, {"curve": st.just([[10, 0.1], [500, 0.9]])}),
         "prices": some({}, dict.fromkeys(("machine_usd", "hour_usd", "kwh_usd", "years"), RATE)),
         "claims": st.dictionaries(st.text(min_size=1), CLAIM, max_size=3),

@@ -34,7 +34,7 @@ def test_what_a_token_reads_is_that_of_the_traffic_model() -> None:
 @pytest.mark.parametrize("batch", [1, 16])
 @pytest.mark.parametrize(
     ("trunk", "precision", "key"),
-    [("dram", '"bf16"', "bf16"), ("dram", '"q8_0"', "q8_0"), ("gpu", '"bf16"', "gpu")],
+    [("dram", '"native"', "bf16"), ("dram", '"q8_0"', "q8_0"), ("gpu", '"native"', "gpu")],
 )
 def test_bytes_of_dram_agree_with_what_the_gate_asks_of_it(
     plan: Any, trunk: str, precision: str, key: str, batch: int
