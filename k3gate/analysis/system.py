@@ -111,11 +111,15 @@ class Placement:
 
 @frozen
 class Precision:
-    """Bits of a parameter with its share of scales; None: as released. `kv`: bytes of a value over two."""
+    """Bits of a parameter with its share of scales; None: as released. `kv`: the type of cached values.
+
+    `trunk_stated`: the file says so, and a target's wish does not change it.
+    """
 
     experts: float | None = None
     trunk: float | None = None
     kv: str = "bf16"
+    trunk_stated: bool = False
 
 
 @frozen

@@ -265,6 +265,7 @@ def _precision(top: Table) -> Precision:
         _bits(table, "experts"),
         _bits(table, "trunk"),
         table.choice("kv", tuple(KV_BYTES)) if "kv" in table.data else "bf16",
+        "trunk" in table.data,
     )
 
 

@@ -84,6 +84,9 @@ def plan(
     else:
         found = sizes.kimi_k3()
     described = _priced(described, target)
+    wanted = demand(described, target, found)
+    if wanted.trunk == "q8_0" and not described.precision.trunk_stated:
+        described = evolve(described, precision=evolve(described.precision, trunk=sizes.Q8_0_BITS))
     record = None
     if run is not None:
         assert store is not None
@@ -91,7 +94,7 @@ def plan(
     return planning.plan(
         described,
         found,
-        demand(described, target, found),
+        wanted,
         measured(record),
         record.run.id if record is not None else None,
     )

@@ -164,3 +164,23 @@ def test_a_checkpoint_whose_attention_is_not_known_has_an_unknown_cache(
     assert made["model"]["kv_bytes_per_token"] is None
     assert made["residency"]["fits"] is None
     assert made["decode"]["ceiling_tokens_per_s"] is None
+
+
+def test_a_targets_trunk_holds_unless_the_file_states_another(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from k3gate.gate import targets
+
+    shipped = (targets.FOLDER / "residency-lab.toml").read_text()
+    target, box = tmp_path / "small.toml", tmp_path / "box.toml"
+    target.write_text(
+        shipped.replace('trunk = "bf16"', 'trunk = "q8_0"') + "\n[prices]\nmachine_usd = 9000\n"
+    )
+    box.write_text('name = "x"\n[memory]\nmodules = 24\nmodule_gib = 128\n')
+    made = document(capsys, "plan", str(box), "--target", str(target))
+    routed, state, cache = 92 * 16 * 17_547_264, 2 * 434_110_464, 27_648 * 8192
+    assert made["decode"]["bytes_per_token"]["dram"] == routed + 59_042_320_560 + state + cache
+    assert made["cost"]["usd_per_year"] == 3000
+    box.write_text(box.read_text() + '[precision]\ntrunk = "native"\n')
+    made = document(capsys, "plan", str(box), "--target", str(target))
+    assert made["decode"]["bytes_per_token"]["dram"] == routed + 111_160_730_624 + state + cache
