@@ -30,6 +30,8 @@ def main() -> int:
         report = ["report", "-o", str(Path(folder) / "r.html")]
         held.append(command_line("k3gate report", report, 1.0))
         held.append(command_line("k3gate host", ["host"], 0.3))
+        system = Path(__file__).resolve().parents[1] / "examples" / "systems" / "sp3-24x64.toml"
+        held.append(command_line("k3gate plan", ["plan", str(system)], 0.5))
     return 0 if all(held) else 1
 
 

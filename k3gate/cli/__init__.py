@@ -35,6 +35,9 @@ COMMANDS = {
     "waive": "Let one check of a run be, with name and reason.",
     "report": "Write the HTML report of a stored run.",
     "diff": "Compare two runs.",
+    "plan": "Plan a machine from its description, and judge claims about it.",
+    "bom": "Check an order against a run, freeze it, verify what was delivered.",
+    "backtest": "Hold the predictions of plan against published measurements.",
     "export": "Write a run with everything in it to one file.",
     "import": "Take in a run from such a file.",
 }

@@ -13,14 +13,13 @@ from typing import Any
 
 from attrs import field, frozen
 
-from k3gate import metrics
+from k3gate import metrics, tables
 from k3gate.documents import canonical, digest
 from k3gate.errors import UsageError
-from k3gate.gate import tables
 from k3gate.gate.steps import CHECKS
-from k3gate.gate.tables import Table
 from k3gate.gate.targets import KEYS as TARGET_KEYS
 from k3gate.records import Bound, Scalar
+from k3gate.tables import Table
 
 SHIPPED = Path(__file__).parent / "data" / "criteria.toml"
 

@@ -300,12 +300,19 @@ def conversion(criterion: Criterion, record: RunRecord, target: Target) -> Judge
 
 def _newest(criterion: Criterion, record: RunRecord, target: Target) -> Evidence | Judgement:
     """The evidence that counts, or why there is none."""
-    about = [e for e in record.evidence if e.check == criterion.id and e.subject_kind == criterion.subject]
+    about = [
+        e
+        for e in record.evidence
+        if e.check == criterion.id
+        and e.subject_kind == criterion.subject
+        # An order is one subject for all machines: what it was found to be on another one says nothing of this one.
+        and e.data.get("run") in (None, record.run.id)
+    ]
     if not about:
         return unproven(f"No evidence about {_subject_words(criterion.subject)}.")
     wanted = _subjects(criterion.subject, record, target)
     subjects = {each.subject for each in about}
-    if wanted is None and len(subjects) > 1:
+    if wanted is None and len(subjects) > 1 and criterion.subject != "bom":
         return unproven(
             f"The evidence is about {len(subjects)} different subjects.",
             remedy="Name the right one under [subjects] in the target.",
@@ -315,7 +322,7 @@ def _newest(criterion: Criterion, record: RunRecord, target: Target) -> Evidence
         return unproven(
             f"The evidence is about another {criterion.subject} than the target's: {about[0].subject[:40]}."
         )
-    return max(fitting, key=lambda each: each.gathered)
+    return max(reversed(fitting), key=lambda each: each.gathered)
 
 
 def licence(criterion: Criterion, record: RunRecord, target: Target) -> Judgement:

@@ -12,11 +12,11 @@ from typing import Any
 
 from attrs import field, frozen
 
+from k3gate import tables
 from k3gate.documents import digest
 from k3gate.errors import UsageError
-from k3gate.gate import tables
-from k3gate.gate.tables import Table
 from k3gate.model import k3, residency, traffic
+from k3gate.tables import Table
 
 FOLDER = Path(__file__).parent / "data" / "targets"
 TIERS = ("residency-lab", "hybrid", "production")

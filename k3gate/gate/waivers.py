@@ -12,8 +12,8 @@ from attrs import evolve
 
 from k3gate.documents import canonical, plain, printable
 from k3gate.errors import UsageError
-from k3gate.gate.tables import near
 from k3gate.records import CheckResult, GateResult, Verdict, Waiver
+from k3gate.tables import near
 
 MAX_WHO = 200
 MAX_WHY = 2000

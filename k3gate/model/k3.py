@@ -67,6 +67,23 @@ BYTES_BY_GROUP: Mapping[str, int] = MappingProxyType(
         "norms": 8_042_496,
     }
 )
+PARAMETERS_BY_GROUP: Mapping[str, int] = MappingProxyType(
+    {
+        "routed_experts": 2_722_740_830_208,
+        "kda_attention": 30_618_088_704,
+        "shared_experts": 12_155_092_992,
+        "mla_attention": 5_572_706_304,
+        "latent_projections": 4_727_310_336,
+        "lm_head": 1_174_405_120,
+        "embed_tokens": 1_174_405_120,
+        "dense_mlp": 726_663_168,
+        "router": 590_955_008,
+        "vision_tower": 401_214_464,
+        "mm_projector": 46_144_512,
+        "norms": 4_021_248,
+    }
+)
+"""Parameters by group; scales are none [D]."""
 CHECKPOINT_BYTES = 1_560_860_324_864
 """Bytes of all tensors, metadata.total_size [I]."""
 CHECKPOINT_TENSORS = 497_220

@@ -16,6 +16,7 @@ import pytest
 from k3gate import host
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "docs" / "schemas"
+SYSTEMS = SCHEMAS.parents[1] / "examples" / "systems"
 NAMES = sorted(path.name.removesuffix(".schema.json") for path in SCHEMAS.iterdir())
 Ask = Callable[..., Any]
 Key = str | int
@@ -58,6 +59,22 @@ PROMISED = {
     "diff": {
         "": "comparable reasons machines metrics verdict",
         "metrics.0": "name labels ratio interval verdict",
+    },
+    "plan": {
+        "": "residency decode limiting_tier claims cost",
+        "residency": "fits tiers",
+        "residency.tiers.dram": "capacity_bytes need_bytes left_bytes items",
+        "decode": "bytes_per_token ceiling_tokens_per_s expected_tokens_per_s",
+        "claims.0": "claim verdict reasons",
+        "changes.0": "title fits ceiling_tokens_per_s expected_tokens_per_s",
+    },
+    "bom": {
+        "": "bom run verdict lines",
+        "lines.0": "key title ordered found verdict reason",
+    },
+    "backtest": {
+        "": "rows testable inside hit_rate median_width",
+        "rows.0": "testable reason predicted published inside",
     },
     "plan-dry-run": {
         "": "profile seconds bytes cases left_out refused",
@@ -120,6 +137,9 @@ def documents(ask: Ask) -> dict[str, Any]:
         "gate": ask("gate", 1, 3),
         "diff": ask("diff latest@box-a latest@box-b"),
         "plan-dry-run": ask("run --dry-run"),
+        "plan": ask(f"plan {SYSTEMS / 'sp3-24x64.toml'}"),
+        "backtest": ask("backtest"),
+        "bom": ask(f"bom check {SYSTEMS / 'xeon6-24x128.toml'}", 1, 3),
         "probes": ask("probes"),
         "runs": ask("runs"),
     }
@@ -178,6 +198,16 @@ def test_a_promised_key_of_another_type_is_refused(name: str, documents: dict[st
         ("diff", "metrics.0", "verdict", "faster"),
         ("diff", "metrics.0", "ratio", "0.9"),
         ("diff", "", "machines", []),
+        ("plan", "decode", "expected_tokens_per_s", 3.1),
+        ("plan", "decode", "ceiling_tokens_per_s", "at most 7"),
+        ("plan", "residency", "fits", "yes"),
+        ("plan", "claims.0", "verdict", "true"),
+        ("plan", "claims.0", "reasons", []),
+        ("backtest", "rows.0", "predicted", [1.0]),
+        ("backtest", "", "hit_rate", 83),
+        ("bom", "lines.0", "verdict", "unknown"),
+        ("bom", "", "verdict", "maybe"),
+        ("backtest", "", "free_numbers", [1, 2, 3, 4, 5, 6, 7]),
         ("plan-dry-run", "cases.0", "seconds", "about 2 s"),
         ("plan-dry-run", "cases.0", "rounds", 0),
         ("probes", "probes.0.metrics.0", "better", "more"),

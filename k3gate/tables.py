@@ -1,4 +1,4 @@
-"""Strict reading of the gate's TOML files: every key known, every type right, errors that name the place."""
+"""Strict reading of the TOML files that people write: every key known, every type right, errors that name the place."""
 
 from __future__ import annotations
 

@@ -1,0 +1,161 @@
+"""Expected decode rates: an interval from the ceiling and bands of what runtimes reached elsewhere. Pure.
+
+Six free numbers, below, each with its source; a test holds them to six. The bands are shares of what memory
+*measures*, since that is what a run refines. Where nothing was measured, paper stands in, less what sustained reads
+reach of it.
+
+    tokens/s = 1 / (CPU-side bytes / (share x sustained rate) + GPU bytes / sustained rate + links)
+    sustained rate = measured, or SUSTAINED x paper; of DRAM x SECOND_SOCKET where a general engine spans sockets
+
+The share is that of CPU engines. GPUs read close to their sustained rate, so it is not applied to them, unless all of
+the model lies there: then it is, for want of a band of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from attrs import frozen
+
+from k3gate.analysis.ceilings import PAPER, Decode, Rate
+from k3gate.analysis.system import TIER_TITLES, System
+
+SUSTAINED = 0.8
+"""Sustained read over paper: 0.66 on the node of a Zen 2 machine (kvcache-ai/ktransformers pull 2175), 0.91 on a GPU,
+0.93 on two 6980P where their 1564 GB/s are of 24 x 8800 MT/s (libxsmm/kimi-k3-in-c); between them, ours."""
+SECOND_SOCKET = 0.725
+"""Rate of two sockets over twice that of one, of engines without placement: 12.208 and 8.73 tokens/s on one and two
+Xeon 6454S make 1.40, people report 1.4 to 1.5; 1.45 / 2 (KTransformers DeepseekR1_V3_tutorial)."""
+BANDS: Mapping[str, tuple[float, float]] = {"general": (0.25, 0.70), "tuned": (0.45, 0.75)}
+"""Share of the sustained rate that whole tokens reach, by class of engine: the 10th and 90th percentile over all
+testable published rows, rounded outwards to 0.05 (`k3gate backtest` computes them again, and leaves machines out)."""
+TESTED = (19, 23)
+"""Testable published rows inside their interval, and all of them; a test holds this to `k3gate backtest`."""
+FREE_NUMBERS = (SUSTAINED, SECOND_SOCKET, *(edge for band in BANDS.values() for edge in band))
+
+SECOND_SOCKET_CLASSES = ("general",)
+WITHIN = 0.2
+"""Two tiers are both named as limiting where their shares differ by no more than this."""
+
+
+@frozen
+class Expected:
+    """An interval of tokens/s of each sequence, None where it cannot be had, and what it rests on.
+
+    `shares` of the predicted time of a token by tier.
+    """
+
+    low: float | None
+    high: float | None
+    basis: str
+    shares: Mapping[str, float]
+
+
+def sustained(rate: Rate, system: System) -> float | None:
+    """B/s that a tier sustains for a whole token, before the share that an engine reaches of it."""
+    if rate.bytes_per_s is None:
+        return None
+    value = rate.bytes_per_s * (
+        SUSTAINED if rate.basis == PAPER and rate.tier not in ("pcie", "network") else 1.0
+    )
+    if rate.tier == "dram" and (system.sockets or 1) > 1 and system.engine in SECOND_SOCKET_CLASSES:
+        value *= SECOND_SOCKET
+    return value
+
+
+def expect(decode: Decode, system: System, *, uncounted_network: bool = False) -> Expected:
+    """The interval for a decode step; never above its ceiling.
+
+    Between machines the latency of their network decides, so that without it nothing is expected, unless
+    `uncounted_network` says that rows which do not tell it are to be predicted all the same.
+    """
+    if decode.round_trips.get("network") and not system.network_seconds and not uncounted_network:
+        trips = decode.round_trips["network"]
+        why = f"{trips} round trips between machines a token decide, and [network] latency_us is not stated"
+        return Expected(None, None, why, {})
+    low_share, high_share = BANDS[system.engine]
+    slow, fast = times(decode, system, "bytes"), times(decode, system, "best")
+    if slow is None or fast is None:
+        return Expected(None, None, "; ".join(decode.unknown) or "nothing to predict from", {})
+    middle = math.sqrt(low_share * high_share)
+    spent = {**{tier: value / middle for tier, value in slow.banded.items()}, **slow.fixed}
+    total = sum(spent.values())
+    shares = {tier: value / total for tier, value in spent.items() if value} if total else {}
+    low, high = slow.rate(low_share), fast.rate(high_share)
+    if high is not None and decode.ceiling is not None:
+        high = min(high, decode.ceiling)
+    return Expected(low, high, _basis(decode, system), shares)
+
+
+@frozen
+class Times:
+    """Seconds of a step by tier at sustained rates: `banded` are divided by a share, `fixed` are not."""
+
+    banded: Mapping[str, float]
+    fixed: Mapping[str, float]
+
+    def rate(self, share: float) -> float | None:
+        """Tokens/s of each sequence at a share; None where a step takes no time."""
+        seconds = sum(self.banded.values()) / share + sum(self.fixed.values())
+        return 1 / seconds if seconds else None
+
+    def share(self, rate: float) -> float:
+        """The share at which a step is so fast; infinite where not even no time for the banded part suffices."""
+        left = 1 / rate - sum(self.fixed.values())
+        return sum(self.banded.values()) / left if left > 0 else math.inf
+
+
+def times(decode: Decode, system: System, key: str = "bytes") -> Times | None:
+    """Seconds by tier for `Part.bytes` or, for the fast end, `Part.best`; links without a stated rate are left out,
+    memory without one makes it unknown."""
+    rates = {rate.tier: sustained(rate, system) for rate in decode.rates}
+    found: dict[str, float] = {}
+    for part in decode.parts:
+        size, rate = part.bytes if key == "bytes" else part.best, rates.get(part.tier)
+        if rate is None and part.tier in ("pcie", "network"):
+            continue
+        if size is None or (rate is None and size):
+            return None
+        if rate:
+            found[part.tier] = found.get(part.tier, 0.0) + size / rate
+    if decode.latency_seconds:
+        found["network"] = found.get("network", 0.0) + decode.latency_seconds
+    beside = {"gpu", "pcie", "network"}
+    if all(part.tier in beside for part in decode.parts):
+        beside.discard("gpu")
+    return Times(
+        {tier: value for tier, value in found.items() if tier not in beside},
+        {tier: value for tier, value in found.items() if tier in beside},
+    )
+
+
+def _basis(decode: Decode, system: System) -> str:
+    low, high = BANDS[system.engine]
+    paper = [rate for rate in decode.rates if rate.basis == PAPER and rate.tier not in ("pcie", "network")]
+    first = "measured rates" if not paper else f"{SUSTAINED:g} of the paper rates"
+    both = (
+        (system.sockets or 1) > 1
+        and system.engine in SECOND_SOCKET_CLASSES
+        and decode.rate("dram") is not None
+    )
+    second = f", of which two sockets give {SECOND_SOCKET:g}" if both else ""
+    untested = [
+        TIER_TITLES[rate.tier] for rate in decode.rates if rate.tier in ("nvme", "pmem", "hbm", "cxl")
+    ]
+    if all(rate.tier in ("gpu", "pcie", "network") for rate in decode.rates):
+        untested.append("models that lie in GPU memory alone")
+    if decode.batch > 1:
+        untested.append(f"{decode.batch} sequences at once")
+    limits = f"; the band was not tested on {' and '.join(untested)}" if untested else ""
+    tested = f"{TESTED[0]} of {TESTED[1]} published results lie in such intervals"
+    return f"{low:.0%} to {high:.0%} of {first}{second}; class {system.engine}; {tested}{limits}"
+
+
+def limiting(expected: Expected) -> tuple[str, ...]:
+    """The tiers that take the most of a token's time: the first, and those within a fifth of it."""
+    if not expected.shares:
+        return ()
+    most = max(expected.shares.values())
+    found = [tier for tier, share in expected.shares.items() if share >= most * (1 - WITHIN)]
+    return tuple(sorted(found, key=lambda tier: -expected.shares[tier]))

@@ -1,0 +1,316 @@
+"""Published measurements as rows, and the system that each describes as far as it is told. Pure.
+
+A row says what was run in words; here stand the words that are understood, and what is assumed where a row is silent.
+Every assumption is a line of the prediction, none is fitted.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from attrs import evolve, frozen
+
+from k3gate.analysis.layout import Demand
+from k3gate.analysis.system import GB, GIB, Gpu, Measured, MemoryModules, Placement, Precision, System
+from k3gate.errors import UsageError
+from k3gate.model.known import sizes_of
+from k3gate.model.sizes import ROUTED, TRUNK, ModelSizes
+
+SHIPPED = Path(__file__).parent / "data" / "published-results.csv"
+COLUMNS = (
+    *("model", "quant", "runtime", "cpu", "sockets", "channels", "mem_speed_mts", "theoretical_gbs", "gpu"),
+    *("gpu_count", "decode_tps", "batch", "context", "notes"),
+)
+"""What is read of a row; other columns may be there."""
+MAX_ROWS = 5000
+MAX_CELL = 2000
+
+GPU_RATES: Mapping[str, float] = {
+    "rtx 4090": 1008e9,
+    "rtx 6000 ada": 960e9,
+    "rtx pro 6000": 1792e9,
+    "l20": 864e9,
+    "a100": 2039e9,
+    "b200": 8000e9,
+}
+"""Memory rates by the makers' data sheets. A GPU that is not named or not known counts as `UNKNOWN_GPU_RATE`."""
+UNKNOWN_GPU_RATE = 1000e9
+"""Of a card as the others in these rows; it decides little, since experts in DRAM take most of the time (ours)."""
+
+_KT_NEEDS = "KTransformers keeps all but the routed experts on a GPU"
+_EARLY = "llama.cpp could not place single tensors before April 2025, so the trunk stayed in DRAM"
+
+
+@frozen
+class Row:
+    """One published measurement, as it stands; None: not told. `number`: line of the file."""
+
+    number: int
+    model: str
+    quant: str
+    runtime: str
+    cpu: str
+    sockets: int | None
+    channels: int | None
+    mts: int | None
+    theoretical: float | None
+    measured: float | None
+    gpu: str
+    gpus: int
+    decode: float | None
+    batch: int | None
+    context: int | None
+    notes: str
+
+    @property
+    def machine(self) -> str:
+        """What is left out together: all rows of one processor."""
+        return self.cpu.split(" (")[0].strip()
+
+
+@frozen
+class Described:
+    """A testable row as a system and a demand, with the assumptions that were made."""
+
+    system: System
+    sizes: ModelSizes
+    demand: Demand
+    assumptions: tuple[str, ...]
+
+
+def parse(text: str, name: str) -> tuple[Row, ...]:
+    """The rows of a CSV; `UsageError` names line and column of what cannot be read."""
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+    found: list[Row] = []
+    try:
+        lacking = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
+        if lacking:
+            raise UsageError(f"{name}: the column {lacking[0]!r} is missing; needed are {', '.join(COLUMNS)}")
+        for cells in reader:
+            if len(found) >= MAX_ROWS:
+                raise UsageError(f"{name}: more than {MAX_ROWS} rows; split the file")
+            found.append(_row(cells, reader.line_num, name))
+    except csv.Error as error:
+        raise UsageError(f"{name}, line {reader.line_num}: {error}; correct the quoting") from error
+    return _measured_once(found)
+
+
+def _row(cells: Mapping[str, str | None], line: int, name: str) -> Row:
+    def text(column: str) -> str:
+        value = (cells.get(column) or "").strip()
+        if len(value) > MAX_CELL:
+            raise UsageError(
+                f"{name}, line {line}: {column} is longer than {MAX_CELL} characters; shorten it"
+            )
+        return value
+
+    def number(column: str) -> float | None:
+        value = text(column)
+        if not value:
+            return None
+        try:
+            found = float(value)
+        except ValueError:
+            found = -1.0
+        if not 0 <= found < 1e15:
+            raise UsageError(
+                f"{name}, line {line}: {column} is {value[:40]!r}; write a number of 0 or more, or leave it empty"
+            )
+        return found
+
+    def whole(column: str) -> int | None:
+        value = number(column)
+        return None if value is None else int(value)
+
+    rate = number("theoretical_gbs")
+    return Row(
+        number=line,
+        model=text("model"),
+        quant=text("quant"),
+        runtime=text("runtime"),
+        cpu=text("cpu"),
+        sockets=whole("sockets") or None,
+        channels=whole("channels") or None,
+        mts=whole("mem_speed_mts") or None,
+        theoretical=rate * GB if rate else None,
+        measured=_noted(text("notes")),
+        gpu=text("gpu"),
+        gpus=whole("gpu_count") or 0,
+        decode=number("decode_tps") or None,
+        batch=whole("batch") or None,
+        context=whole("context"),
+        notes=text("notes"),
+    )
+
+
+_NOTED = (
+    re.compile(r"read (?:roof )?~?(\d{1,6}(?:\.\d{1,3})?) (Gi?B)/s"),
+    re.compile(r"~?(\d{1,6}(?:\.\d{1,3})?) (Gi?B)/s measured"),
+)
+
+
+def _noted(notes: str) -> float | None:
+    """A read bandwidth of the machine that the notes call measured, in B/s."""
+    if "measured" not in notes:
+        return None
+    for pattern in _NOTED:
+        found = pattern.search(notes)
+        if found:
+            return float(found[1]) * (GIB if found[2] == "GiB" else GB)
+    return None
+
+
+def _measured_once(rows: Iterable[Row]) -> tuple[Row, ...]:
+    """A bandwidth noted in one row holds for the other rows of the same machine."""
+    found = list(rows)
+    noted = {
+        (row.cpu, row.sockets, row.channels, row.model): row.measured
+        for row in found
+        if row.measured and row.cpu
+    }
+    return tuple(
+        evolve(row, measured=row.measured or noted.get((row.cpu, row.sockets, row.channels, row.model)))
+        for row in found
+    )
+
+
+def exception(row: Row) -> str | None:
+    """Why a row cannot test the predictor, or None: decode, batch 1, a CPU, a bandwidth, memory-bound."""
+    words = f"{row.notes}; {row.quant}; {row.runtime}".lower()
+    if row.decode is None:
+        return "no decode rate"
+    if "aggregate" in words or (row.batch or 1) > 1:
+        return "aggregate over several requests"
+    if row.batch is None:
+        return "the batch is not stated"
+    if "speculative" in words:
+        return "speculative decoding: several tokens a step"
+    if "storage-bound" in words or "streamed" in words:
+        return "storage-bound: experts come from drives"
+    if "communication" in words:
+        return "dominated by communication"
+    if not row.cpu:
+        return "the CPU is not stated"
+    if row.theoretical is None and row.measured is None:
+        return "neither channels and speed nor a measured bandwidth are stated"
+    if sizes_of(row.model) is None:
+        return f"the shapes of {row.model[:60]!r} are not known here"
+    if _bits(row.quant, row.model) is None:
+        return f"what a token reads under {row.quant[:60]!r} is not known here"
+    return None
+
+
+def describe(row: Row) -> Described:
+    """The system of a testable row."""
+    sizes = sizes_of(row.model)
+    bits = _bits(row.quant, row.model)
+    assert sizes is not None and bits is not None
+    precision, assumptions = Precision(bits[0], bits[1]), [bits[2]]
+    trunk, why = _trunk(row)
+    if why:
+        assumptions.append(why)
+    gpus: tuple[Gpu, ...] = ()
+    if trunk == "gpu":
+        known = next((rate for name, rate in GPU_RATES.items() if name in row.gpu.lower()), None)
+        if known is None:
+            assumptions.append(f"a GPU of {UNKNOWN_GPU_RATE / GB:,.0f} GB/s, since none is named")
+        gpus = (Gpu(row.gpu or "GPU", max(1, row.gpus), 1 << 44, known or UNKNOWN_GPU_RATE),)
+    channels, mts = row.channels or 1, row.mts
+    if row.measured is None and (mts is None or abs(channels * mts * 8e6 - (row.theoretical or 0)) > 1e9):
+        assert row.theoretical is not None
+        channels, mts = 1, round(row.theoretical / 8e6)
+    sockets = row.sockets
+    if sockets is None:
+        sockets = 1
+        assumptions.append("one socket, since their number is not stated")
+    system = System(
+        name=f"line {row.number}",
+        text="",
+        hash="",
+        cpu_model=row.cpu,
+        sockets=sockets,
+        memory=MemoryModules(1, 1 << 50, mts, populated=channels),
+        gpus=gpus,
+        gpu_split="layer",
+        runtime=row.runtime,
+        engine=_engine(row.runtime),
+        placement=Placement(experts="dram", trunk=trunk, embedding="dram", vision="dram", cache=trunk),
+        precision=precision,
+        measured=Measured(dram=row.measured, source="noted with the result"),
+    )
+    context = row.context or 0
+    if row.context is not None and sizes.max_context is not None:
+        context = min(context, sizes.max_context)
+    if _whole_window(row):
+        assumptions.append(
+            "the context is that of the window, not of the tokens in it; half of it is counted"
+        )
+        context //= 2
+    return Described(system, sizes, Demand(f"line {row.number}", context, 1), tuple(assumptions))
+
+
+def _whole_window(row: Row) -> bool:
+    return (row.context or 0) >= 65_536
+
+
+def _engine(runtime: str) -> str:
+    plain = runtime.lower()
+    return "tuned" if "libxsmm" in plain or plain.startswith("ik_llama") else "general"
+
+
+def _trunk(row: Row) -> tuple[str, str | None]:
+    plain = row.runtime.lower()
+    if plain.startswith("ktransformers"):
+        return "gpu", _KT_NEEDS
+    if not row.gpus:
+        return "dram", None
+    if "early 2025" in plain:
+        return "dram", _EARLY
+    return "gpu", "trunk on the GPUs"
+
+
+_FILE_BITS = re.compile(r"(\d\.\d{1,4}) bpw")
+_TRUNK_OF_LOW_FILES = 6.0
+"""Bits of the trunk in mixed files of less than 4 bits a parameter: recipes keep it at 5 to 8 (ours)."""
+_LLAMA_MEANS = {"q4_k_m": 4.85, "q4_k_s": 4.58, "q4": 4.85}
+"""Mean bits a parameter that llama.cpp's quantize program prints for these types."""
+_UD_Q2_K_XL = 2.91
+"""Routed experts of UD-Q2_K_XL: 12.79 GB a rank over 6 ranks read for a token, less a trunk at Q8_0
+(libxsmm/kimi-k3-in-c): (76.74 - 59.04) GB x 8 / 48.62 G parameters."""
+
+
+def _bits(quant: str, model: str) -> tuple[float | None, float | None, str] | None:
+    """Bits of routed experts and of the trunk (None: as released), and the words for it; None: not known."""
+    plain = quant.lower()
+    if plain.startswith("native"):
+        return None, None, "weights as released"
+    if plain.startswith("mxfp4 experts + q8_0"):
+        return None, 8.5, "experts as released, trunk at Q8_0"
+    if plain.startswith("ud-q2_k_xl"):
+        return (
+            _UD_Q2_K_XL,
+            8.5,
+            f"experts at {_UD_Q2_K_XL} bits, trunk at Q8_0: bytes a rank as its authors state",
+        )
+    if plain.startswith("rawint4"):
+        return 4.5, 16.0, "experts at 4 bits with a 16-bit scale for each 32, trunk in BF16"
+    stated = _FILE_BITS.search(plain)
+    sizes = sizes_of(model)
+    if stated and sizes is not None:
+        mean = float(stated[1])
+        routed = sum(group.parameters or 0 for group in sizes.role(ROUTED))
+        trunk = sum(group.parameters or 0 for group in sizes.role(TRUNK))
+        left = (mean * (routed + trunk) - _TRUNK_OF_LOW_FILES * trunk) / routed
+        return (
+            left,
+            _TRUNK_OF_LOW_FILES,
+            f"{mean} bits over the file, trunk at {_TRUNK_OF_LOW_FILES:g} bits (ours)",
+        )
+    for name, mean in _LLAMA_MEANS.items():
+        if plain == name or plain.startswith(f"{name} "):
+            return mean, mean, f"{mean} bits a parameter throughout"
+    return None

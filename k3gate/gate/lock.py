@@ -1,0 +1,196 @@
+"""The lock of an order: what was frozen, by hashes, and the parts that the measured machine had. Pure.
+
+A lock is JSON that people keep with the order. Its own digest shows whether it was altered; it is no signature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from k3gate.analysis.system import System
+from k3gate.documents import digest, plain
+from k3gate.errors import UsageError
+from k3gate.gate import bom
+from k3gate.gate.bom import NOT_MEASURED, SAME, WORSE, Line
+from k3gate.records import GateResult, Inventory, RunRecord, Verdict
+
+FORMAT = 1
+HOLDING = (Verdict.PASS, Verdict.WAIVED)
+
+
+def refusals(result: GateResult) -> tuple[str, ...]:
+    """Why the order may not be frozen: all of steps 1 to 6, and the match, that neither passes nor is waived."""
+    found = []
+    for step in result.steps:
+        for check in step.checks:
+            needed = step.step <= 6 or check.id == "bom.match"
+            if needed and check.verdict not in (*HOLDING, Verdict.NOT_APPLICABLE):
+                found.append(f"{check.id} is {check.verdict}: {check.reason or 'no reason was given'}")
+        if (
+            step.step <= 6
+            and step.verdict not in HOLDING
+            and not any(line.startswith(f"{step.name}.") for line in found)
+        ):
+            found.append(f"step {step.step}, {step.name}, is {step.verdict}")
+    return tuple(found)
+
+
+def make(
+    system: System, record: RunRecord, result: GateResult, lines: tuple[Line, ...], frozen: str
+) -> dict[str, Any]:
+    """The document of a lock; `frozen`: ISO 8601. The caller has seen that nothing refuses it."""
+    verdicts = {check.id: check.verdict.value for step in result.steps for check in step.checks}
+    waivers = [
+        {"check": check.id, "who": check.waiver.who, "when": check.waiver.when, "why": check.waiver.why}
+        for step in result.steps
+        for check in step.checks
+        if check.waiver is not None
+    ]
+    document: dict[str, Any] = {
+        "k3gate_lock": FORMAT,
+        "frozen": frozen,
+        "version": result.version,
+        "bom": {"name": system.name, "digest": system.hash, "text": system.text},
+        "criteria": {"name": result.criteria, "digest": result.criteria_hash},
+        "target": {"name": result.target, "digest": result.target_hash},
+        "run": {
+            "id": record.run.id,
+            "digest": run_digest(record),
+            "machine": record.run.machine,
+            "fingerprint": record.run.fingerprint,
+        },
+        "verdicts": {
+            "gate": result.verdict.value,
+            "digest": digest(verdicts),
+            "checks": verdicts,
+            "waivers": waivers,
+        },
+        "lines": [plain(line) for line in lines],
+        "parts": parts(record.inventory),
+    }
+    return {**document, "digest": digest(document)}
+
+
+def run_digest(record: RunRecord) -> str:
+    """What tells the run's content: the run, what the machine is, and every outcome; not what was judged later."""
+    return digest(plain({"run": record.run, "inventory": record.inventory, "outcomes": record.outcomes}))
+
+
+def read(document: Any, name: str) -> Mapping[str, Any]:
+    """A lock that is whole; `UsageError` where the file `name` is none or was altered."""
+    if not isinstance(document, dict) or document.get("k3gate_lock") != FORMAT:
+        raise UsageError(f"{name} is no lock of this version: write one with `k3gate bom freeze`")
+    rest = {key: value for key, value in document.items() if key != "digest"}
+    try:
+        whole = document.get("digest") == digest(rest)
+    except ValueError:
+        whole = False
+    if not whole:
+        raise UsageError(f"{name} was altered after it was written: its digest is another; take the original")
+    bom_part = document.get("bom")
+    if not isinstance(bom_part, dict) or not isinstance(bom_part.get("text"), str):
+        raise UsageError(f"{name} holds no order: write it again with `k3gate bom freeze`")
+    return document
+
+
+def parts(inventory: Inventory) -> dict[str, Any]:
+    """The parts by place, as the firmware tells of them; null where it was not read."""
+    dimms = inventory.memory.dimms
+    return {
+        "board": inventory.machine.board or inventory.machine.product,
+        "cpu": {"model": inventory.cpu.model, "sockets": inventory.cpu.sockets, "cores": inventory.cpu.cores},
+        "dimms": None
+        if dimms is None
+        else {
+            f"{number}:{dimm.bank or ''}:{dimm.locator or ''}": {
+                "place": dimm.locator or dimm.bank or f"slot {number}",
+                "bytes": dimm.bytes,
+                "part": dimm.part_number,
+                "manufacturer": dimm.manufacturer,
+                "rated_mts": dimm.rated_mts,
+                "configured_mts": dimm.configured_mts,
+            }
+            for number, dimm in enumerate(dimms)
+        },
+        "gpus": None if inventory.gpus is None else [str(one.get("name")) for one in inventory.gpus],
+    }
+
+
+def verify(lock: Mapping[str, Any], system: System, inventory: Inventory) -> tuple[Line, ...]:
+    """A delivered machine against the lock: the order's lines, then every part that was measured then."""
+    return (*bom.check(system, inventory), *_parts(lock.get("parts"), parts(inventory)))
+
+
+def _parts(then: Any, now: dict[str, Any]) -> Iterator[Line]:
+    """Part by part: whatever is another part is worse, since it is not what was measured."""
+    told = then if isinstance(then, dict) else {}
+    for key, title in (("board", "board as measured"),):
+        yield _compared(f"parts.{key}", title, told.get(key), now[key])
+    cpu = told.get("cpu")
+    cpu = cpu if isinstance(cpu, dict) else {}
+    for key in ("model", "sockets", "cores"):
+        yield _compared(f"parts.cpu.{key}", f"processor as measured, {key}", cpu.get(key), now["cpu"][key])
+    yield from _dimms(told.get("dimms"), now["dimms"])
+    if told.get("gpus") is not None:
+        yield _compared("parts.gpus", "GPUs as measured", told["gpus"], now["gpus"])
+
+
+def _dimms(then: Any, now: dict[str, Any] | None) -> Iterator[Line]:
+    if not isinstance(then, dict):
+        yield Line(
+            "parts.dimms",
+            "modules as measured",
+            "unknown",
+            None,
+            NOT_MEASURED,
+            "the frozen run did not read them",
+        )
+        return
+    if now is None:
+        yield Line(
+            "parts.dimms",
+            "modules as measured",
+            f"{len(then)} slots",
+            None,
+            NOT_MEASURED,
+            "this run did not read the firmware's memory table, which needs root",
+        )
+        return
+    changed = False
+    for key in dict.fromkeys([*then, *now]):
+        old, new = then.get(key), now.get(key)
+        if old == new:
+            continue
+        changed = True
+        place = (new or old or {}).get("place", key)
+        yield Line(
+            f"parts.dimms.{key}",
+            f"module {place}",
+            _told(old),
+            _told(new),
+            WORSE,
+            f"{place} was {_told(old)}, and is {_told(new)} now",
+        )
+    if not changed:
+        yield Line("parts.dimms", "modules as measured", f"{len(then)} slots", f"{len(now)} slots", SAME)
+
+
+def _told(dimm: Any) -> str:
+    if not isinstance(dimm, dict):
+        return "not there"
+    if not dimm.get("bytes"):
+        return "empty"
+    size = f"{dimm['bytes'] / 2**30:g} GiB"
+    speed = f"{dimm['configured_mts']} MT/s" if dimm.get("configured_mts") else "speed unknown"
+    return f"{size} {dimm.get('part') or 'part unknown'} at {speed}"
+
+
+def _compared(key: str, title: str, then: Any, now: Any) -> Line:
+    if then is None or now is None:
+        return Line(
+            key, title, "unknown" if then is None else str(then), None, NOT_MEASURED, "a run did not read it"
+        )
+    if then == now:
+        return Line(key, title, str(then), str(now), SAME)
+    return Line(key, title, str(then), str(now), WORSE, f"it was {then}, and is {now} now")

@@ -1,0 +1,170 @@
+"""A system's file, a target, a model and perhaps a run brought together for a plan; published results to test it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve
+
+from k3gate import tables
+from k3gate.analysis import backtest, planning, published, system_file
+from k3gate.analysis.backtest import Backtest
+from k3gate.analysis.layout import Demand
+from k3gate.analysis.planning import Plan
+from k3gate.analysis.system import System
+from k3gate.errors import UsageError
+from k3gate.gate import targets
+from k3gate.model import sizes
+from k3gate.model.sizes import ModelSizes
+
+if TYPE_CHECKING:
+    from k3gate.records import RunRecord
+    from k3gate.store import Store
+
+MAX_JSON_BYTES = 8 << 20
+
+
+def read_system(place: str) -> System:
+    """The system in a TOML file; `UsageError` in one line where it is none."""
+    path = Path(place)
+    text, data = tables.read(path, "system")
+    return system_file.of_table(text, data, path.name)
+
+
+def read_model(place: str) -> ModelSizes:
+    """Sizes of the model at `place`: a checkpoint, a config.json, or what `k3gate inspect --json` wrote."""
+    path = Path(place)
+    if path.suffix == ".json" and path.is_file() and not path.name.endswith(".index.json"):
+        document = _json(path)
+        if "groups" in document and "shards" in document:
+            return sizes.of_document(document, path.name)
+        from k3gate.model.shapes import of_config
+
+        return of_config(document, path.name)
+    from k3gate.harness import checkpoints
+
+    _, found = checkpoints.read(place)
+    return sizes.of_inspection(found)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_JSON_BYTES + 1)
+        if len(raw) > MAX_JSON_BYTES:
+            raise UsageError(f"{path.name} is larger than 8 MiB: give a config.json or an inspection")
+        document = json.loads(raw)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}; name another file") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path.name} is not valid JSON: {' '.join(str(error).split())[:200]}") from error
+    if not isinstance(document, dict):
+        raise UsageError(f"{path.name} is no JSON object: give a config.json or an inspection")
+    return document
+
+
+def plan(
+    place: str,
+    *,
+    target: str | None = None,
+    model: str | None = None,
+    store: Store | None = None,
+    run: str | None = None,
+) -> Plan:
+    """The plan of the system at `place`. `run`: a stored run whose measured rates refine it, taken from `store`."""
+    described = read_system(place)
+    if model is not None:
+        found = read_model(model)
+    elif described.model is not None:
+        found = described.model
+    elif described.model_path is not None:
+        found = read_model(str(Path(place).parent / described.model_path))
+    else:
+        found = sizes.kimi_k3()
+    described = _priced(described, target)
+    wanted = demand(described, target, found)
+    if wanted.trunk == "q8_0" and not described.precision.trunk_stated:
+        described = evolve(described, precision=evolve(described.precision, trunk=sizes.Q8_0_BITS))
+    record = None
+    if run is not None:
+        assert store is not None
+        record = store.load(store.resolve(run))
+    return planning.plan(
+        described,
+        found,
+        wanted,
+        measured(record),
+        record.run.id if record is not None else None,
+    )
+
+
+def _priced(described: System, target: str | None) -> System:
+    """The system with the target's prices where it states none of its own."""
+    if target is None:
+        return described
+    asked, own = targets.load(target).prices, described.prices
+    prices = evolve(
+        own,
+        machine=own.machine or asked.get("machine_usd"),
+        hour=own.hour or asked.get("hour_usd"),
+        kwh=own.kwh or asked.get("kwh_usd"),
+    )
+    return evolve(described, prices=prices)
+
+
+def demand(described: System, target: str | None, model: ModelSizes) -> Demand:
+    """What the target asks; where none is named, the least demanding one that fits the system's placement."""
+    on_gpus = "gpu" in (described.placement.trunk, described.placement.experts)
+    asked = targets.load(target or ("hybrid" if on_gpus else "residency-lab"))
+    context = asked.context
+    if target is None and model.max_context is not None:
+        context = min(context, model.max_context)
+    return Demand(
+        name=asked.name,
+        context=context,
+        sequences=asked.sequences,
+        batch=asked.decode_batch,
+        vision=asked.vision,
+        trunk=asked.trunk,
+        decode_tokens_per_s=asked.decode_tokens_per_s,
+        prefill_tokens_per_s=asked.prefill_tokens_per_s,
+        load_seconds=asked.load_seconds,
+    )
+
+
+def measured(record: RunRecord | None) -> dict[str, tuple[float, str]]:
+    """Rates by tier that a run measured soundly, in B/s, with the row they stand in. Empty without a run."""
+    if record is None:
+        return {}
+    from k3gate.analysis.ladder import ladder
+    from k3gate.gate import hardware
+    from k3gate.records import State
+
+    doubt = hardware.doubt(record.inventory)
+    if doubt is not None:
+        raise UsageError(f"run {record.run.id} says nothing of this hardware: {doubt}; plan without --run")
+    for rung in ladder(record, None):
+        if rung.key == "read" and rung.value is not None and rung.state is State.OK:
+            return {"dram": (rung.value, f"measured read of the whole machine, run {record.run.id}")}
+    raise UsageError(
+        f"run {record.run.id} holds no sound read of the whole machine: measure again, or plan without --run"
+    )
+
+
+def against_published(place: str | None) -> Backtest:
+    """The predictor against the published results in a CSV file; None: those that are shipped."""
+    path = published.SHIPPED if place is None else Path(place)
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_JSON_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}; name a CSV file") from error
+    if len(raw) > MAX_JSON_BYTES:
+        raise UsageError(f"{path.name} is larger than 8 MiB: split it")
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path.name} is not UTF-8 at byte {error.start}: save it as UTF-8") from error
+    return backtest.run(published.parse(text, path.name))

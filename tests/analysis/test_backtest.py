@@ -1,0 +1,166 @@
+"""The predictor against published measurements: what tests it, what does not and why, and that nothing is fitted."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from k3gate.analysis import backtest, prediction, published
+from k3gate.errors import UsageError
+from k3gate.model.known import sizes_of
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "k3" / "published-results.csv"
+HEAD = ",".join(published.COLUMNS)
+
+
+@pytest.fixture(scope="module")
+def made() -> backtest.Backtest:
+    return backtest.run(published.parse(published.SHIPPED.read_text(), "shipped"))
+
+
+def row(made: backtest.Backtest, number: int) -> backtest.Tested:
+    return next(one for one in made.rows if one.row.number == number)
+
+
+def test_four_of_five_results_lie_inside_and_intervals_are_no_wider_than_three(
+    made: backtest.Backtest,
+) -> None:
+    assert len(made.testable) == 23
+    assert made.hit_rate >= 0.8
+    assert made.median_width <= 3
+    assert made.good is True
+    widths = [one.predicted[1] / one.predicted[0] for one in made.testable]
+    assert made.median_width == statistics.median(widths)
+    assert (made.inside, len(made.testable)) == prediction.TESTED
+
+
+def test_there_are_six_free_numbers_and_the_bands_are_the_fit_of_all_rows(made: backtest.Backtest) -> None:
+    assert len(prediction.FREE_NUMBERS) == 6
+    for engine, band in prediction.BANDS.items():
+        shares = [one.share for one in made.testable if one.engine == engine]
+        low, high = np.percentile(shares, [10, 90])
+        assert made.fitted[engine] == pytest.approx(band)
+        assert band[0] <= low < band[0] + 0.05 and band[1] - 0.05 < high <= band[1]
+
+
+def test_each_machine_is_also_predicted_by_the_others_alone(made: backtest.Backtest) -> None:
+    assert 0 < made.hit_rate_without < 1
+    one = next(tested for tested in made.testable if "9965" in tested.row.machine)
+    others = [t for t in made.testable if t.engine == "tuned" and "9965" not in t.row.machine]
+    band = backtest.fit(others, "tuned")
+    assert one.without == pytest.approx(tuple(one.times.rate(share) for share in band))
+    assert "leaving each machine out" in backtest.text(made)
+
+
+def test_every_row_is_testable_or_has_its_reason(made: backtest.Backtest) -> None:
+    assert len(made.rows) == 65
+    reasons = {one.reason for one in made.rows} - {None}
+    assert reasons == {
+        "no decode rate",
+        "aggregate over several requests",
+        "speculative decoding: several tokens a step",
+        "storage-bound: experts come from drives",
+        "dominated by communication",
+        "the CPU is not stated",
+        "neither channels and speed nor a measured bandwidth are stated",
+    }
+    for one in made.testable:
+        assert one.row.decode and one.row.batch == 1 and one.row.cpu
+        assert one.row.theoretical or one.row.measured
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the collected results are not beside the checkout")
+def test_the_shipped_rows_are_those_that_were_collected(made: backtest.Backtest) -> None:
+    collected = backtest.run(published.parse(SHARED.read_text(), "collected"))
+    for ours, theirs in zip(made.rows, collected.rows, strict=True):
+        assert (ours.reason, ours.predicted, ours.row.decode) == (
+            theirs.reason,
+            theirs.predicted,
+            theirs.row.decode,
+        )
+
+
+def test_a_prediction_can_be_computed_by_hand(made: backtest.Backtest) -> None:
+    native = row(made, 8)
+    read = 136_990_303_232 + 2 * 434_110_464 + 27_648 * (native.row.context or 0)
+    seconds = read / (0.8 * 128 * 5600e6 * 8)
+    assert native.predicted == pytest.approx((0.45 / seconds, 0.75 / seconds))
+    assert native.share == pytest.approx(17.9 * seconds)
+    hybrid = row(made, 2)
+    experts = 92 * 16 * 17_547_264 / (0.8 * 0.725 * 12 * 2666e6 * 8)
+    on_gpu = (59_042_320_560 + 2 * 434_110_464 + 27_648 * 65_536) / (0.8 * 960e9)
+    assert hybrid.predicted == pytest.approx(
+        tuple(1 / (experts / share + on_gpu) for share in (0.25, 0.70)), rel=1e-3
+    ), "and the experts' way over PCIe, which no row states"
+
+
+def test_what_is_assumed_stands_with_the_row(made: backtest.Backtest) -> None:
+    told = [json.dumps(one.assumptions) for one in made.testable]
+    assert any("KTransformers keeps all but the routed experts on a GPU" in text for text in told)
+    assert any("could not place single tensors before April 2025" in text for text in told)
+    assert any("trunk at 6 bits (ours)" in text for text in told)
+    assert row(made, 35).row.measured == 256 * 2**30
+    assert row(made, 36).row.measured == 256 * 2**30, "the same machine"
+
+
+def test_models_of_the_rows_are_known_and_their_relatives_are_not() -> None:
+    assert sizes_of("Kimi-K3").bytes == 1_560_860_324_864
+    assert sizes_of("Kimi-K2-Thinking").parameters == pytest.approx(1026.4e9, rel=1e-3)
+    assert sizes_of("DeepSeek-R1").parameters == pytest.approx(671.03e9, rel=1e-3)
+    assert sizes_of("Kimi-K3.1-Pro") is None and sizes_of("Llama-4") is None
+
+
+def line(**cells: Any) -> str:
+    default = {"model": "Kimi-K3", "quant": "native", "runtime": "x", "cpu": "y", "decode_tps": 3, "batch": 1}
+    default |= {"channels": 8, "mem_speed_mts": 4800, "theoretical_gbs": 307.2}
+    default |= cells
+    return ",".join(f'"{default.get(column, "")}"' for column in published.COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ({}, None),
+        ({"decode_tps": ""}, "no decode rate"),
+        ({"batch": 8}, "aggregate"),
+        ({"batch": ""}, "the batch is not stated"),
+        ({"cpu": ""}, "the CPU is not stated"),
+        ({"theoretical_gbs": ""}, "neither channels"),
+        ({"theoretical_gbs": "", "notes": "read 300 GB/s measured"}, None),
+        ({"model": "Some-Model"}, "the shapes of 'Some-Model' are not known here"),
+        ({"quant": "Q7_X"}, "what a token reads under 'Q7_X' is not known here"),
+        ({"notes": "speculative"}, "speculative"),
+    ],
+)
+def test_rows_of_ones_own_are_tested_by_the_same_rules(cells: dict[str, Any], reason: str | None) -> None:
+    (tested,) = backtest.run(published.parse(f"{HEAD}\n{line(**cells)}\n", "own.csv")).rows
+    assert tested.reason is None if reason is None else reason in tested.reason
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "the column 'model' is missing"),
+        ("model,quant\nx,y\n", "the column 'runtime' is missing"),
+        (f"{HEAD}\n{line(decode_tps='fast')}", "line 2: decode_tps is 'fast'"),
+        (f"{HEAD}\n{line(channels=-3)}", "line 2: channels is '-3'"),
+        (f"{HEAD}\n{line(decode_tps='nan')}", "line 2: decode_tps is 'nan'"),
+        (f"{HEAD}\n{line(model='m' * 3000)}", "longer than 2000 characters"),
+        (f'{HEAD}\n"open', "correct the quoting"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_told_in_one_line(text: str, told: str) -> None:
+    with pytest.raises(UsageError) as error:
+        published.parse(text, "own.csv")
+    assert told in str(error.value) and "\n" not in str(error.value)
+
+
+def test_without_a_testable_row_nothing_is_claimed() -> None:
+    empty = backtest.run(())
+    assert empty.hit_rate is None and empty.good is None
+    assert "No row tests the predictor" in backtest.text(empty)

@@ -1,0 +1,291 @@
+"""Claims of sellers and articles: the situations from the field, and what each kind of claim is held against."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from k3gate.analysis import plan_text
+from k3gate.analysis.planning import document
+
+GROUPS = """
+[model.stated]
+name = "a small mixture of experts"
+source = "the field case"
+"""
+
+
+def only(made: Any) -> Any:
+    (judged,) = made.claims
+    return judged
+
+
+@pytest.mark.case("CLM-01")
+def test_clm_01_experts_in_dram_are_not_read_at_the_rate_of_the_gpu(plan: Any) -> None:
+    """CLM-01: time is the sum over tiers, 0.060 + 0.002 s, about 16 a second; 80 lies above the ceiling."""
+    made = plan(
+        f"""name = "offload"
+[[gpu]]
+model = "a card"
+memory_gb = 16
+gb_per_s = 512
+[memory]
+modules = 2
+module_gib = 32
+[measured]
+dram_gb_per_s = 50
+source = "the field case"
+[placement]
+experts = "dram"
+trunk = "gpu"
+{GROUPS}
+experts = 1
+experts_per_token = 1
+layers = 1
+[[model.stated.group]]
+name = "experts"
+role = "routed"
+gb = 3
+[[model.stated.group]]
+name = "rest"
+role = "trunk"
+gb = 1
+[claims.rate]
+kind = "decode"
+value = 80
+source = "a forum"
+""",
+        context=0,
+    )
+    assert made.estimate.decode.seconds == {"dram": pytest.approx(0.060), "gpu": pytest.approx(1 / 512)}
+    assert made.estimate.decode.ceiling == pytest.approx(1 / (3 / 50 + 1 / 512))
+    assert 16 <= made.estimate.decode.ceiling < 16.2
+    assert only(made).verdict == "above_ceiling"
+    assert (
+        "1 / (3.00 GB of DRAM / 50.0 GB/s + 1.00 GB of GPU memory / 512.0 GB/s) = 16.1 tokens/s"
+        in only(made).reasons[0]
+    )
+    assert "above the ceiling" in plan_text.text(made)
+
+
+@pytest.mark.case("CLM-02")
+def test_clm_02_shares_are_of_the_measured_rate_and_of_the_bytes_that_are_streamed(plan: Any) -> None:
+    """CLM-02: 36.15 x 14.8 / 854.2 = 62.6 %, not 66.5 % of the data sheet with the vision tower and all rows."""
+    made = plan(
+        f"""name = "one card"
+[[gpu]]
+model = "a card of 936.2 GB/s by its data sheet"
+memory_gb = 24
+gb_per_s = 936.2
+[measured]
+gpu_gb_per_s = 854.2
+source = "a read benchmark on the card"
+[placement]
+experts = "gpu"
+trunk = "gpu"
+{GROUPS}
+[[model.stated.group]]
+name = "layers and the head"
+role = "trunk"
+gb = 14.8
+[[model.stated.group]]
+name = "embedding table"
+role = "embedding"
+gb = 1.4
+[[model.stated.group]]
+name = "vision tower and unused heads"
+role = "vision"
+gb = 1.0
+[claims.rate]
+kind = "decode"
+value = 36.15
+source = "a benchmark"
+""",
+        context=0,
+    )
+    assert made.estimate.sizes.bytes == 17_200_000_000
+    assert made.estimate.decode.bytes_of("gpu") == 14_800_000_000
+    assert round(36.15 * 14.8 / 854.2 * 100, 1) == 62.6
+    assert only(made).verdict == "consistent"
+    assert (
+        "36.15 tokens/s x 14.80 GB = 535.0 GB/s, 62.6% of the measured read rate, 854.2 GB/s"
+        in only(made).reasons[0]
+    )
+
+
+@pytest.mark.case("CLM-03")
+def test_clm_03_bytes_are_summed_from_tensors_and_the_overhead_is_shown(plan: Any) -> None:
+    """CLM-03: 0.64 bytes a parameter and not 0.5; routed by k/E, shared experts and attention in full."""
+    made = plan(
+        f"""name = "small"
+[memory]
+modules = 1
+module_gib = 64
+{GROUPS}
+layers = 10
+experts = 64
+experts_per_token = 8
+[[model.stated.group]]
+name = "routed_experts"
+role = "routed"
+gb = 5.12
+parameters_billion = 8
+[[model.stated.group]]
+name = "shared_experts"
+role = "trunk"
+gb = 0.288
+parameters_billion = 0.45
+[[model.stated.group]]
+name = "attention"
+role = "trunk"
+gb = 0.384
+parameters_billion = 0.6
+""",
+        context=0,
+    )
+    expected = (1.0 + 0.45 + 0.6) * 0.64e9
+    assert made.estimate.decode.bytes_of("dram") == pytest.approx(expected)
+    assert made.estimate.sizes.active_parameters == pytest.approx(2.05e9)
+    rows = [
+        line.split() for line in plan_text.text(made).splitlines() if "experts" in line or "attention" in line
+    ]
+    told = {row[0]: row for row in rows if row[0] in ("routed_experts", "shared_experts", "attention")}
+    for name, read in (
+        ("routed_experts", "8 of 64 experts"),
+        ("shared_experts", "all"),
+        ("attention", "all"),
+    ):
+        assert "0.640" in told[name], name
+        assert " ".join(told[name]).endswith(read)
+
+
+@pytest.mark.case("CLM-05")
+def test_clm_05_early_estimates_lose_against_the_checkpoint(plan: Any) -> None:
+    """CLM-05: 72 layers and 50 B active were guessed; 93 and 104.2 B are there: factor 2.1, and step 1 comes first."""
+    made = plan(
+        """name = "guessed"
+[cpu]
+sockets = 2
+[memory]
+modules = 24
+module_gib = 128
+mts = 6400
+channels = 12
+[model]
+layers = 72
+active_parameters = 50e9
+"""
+    )
+    assert made.estimate.sizes.active_parameters == 104_189_614_848
+    layers, active = made.contradictions
+    assert (layers.stated, layers.fact) == (72, 93)
+    assert round(active.factor, 1) == 2.1
+    text = plan_text.text(made)
+    assert text.index("[contradicted]") < text.index("system  ")
+    flat = " ".join(text.split())
+    assert "active_parameters states 50.0 billion active parameters" in flat
+    assert "give 104.2 billion, and they win" in flat
+    assert "tokens/s would be expected 2.1 times too high" in flat
+    assert "do step 1 of the gate (`k3gate inspect`) before step 6" in flat
+    assert document(made)["contradictions"][1]["factor"] == active.factor
+    by_checkpoint = 24 * 6400e6 * 8 / (136_990_303_232 + 2 * 434_110_464 + 27_648 * 8192)
+    assert made.estimate.decode.ceiling == pytest.approx(by_checkpoint)
+
+
+FOREIGN = """name = "own machine"
+[cpu]
+model = "another processor"
+sockets = 2
+[memory]
+modules = 16
+module_gib = 128
+mts = 4800
+channels = 8
+[precision]
+trunk = "q8_0"
+[claims.elsewhere]
+kind = "decode"
+value = {value}
+source = "a benchmark page"
+premises = {{ machine = "machine X", machine_gb_per_s = 2400 }}
+"""
+
+
+@pytest.mark.case("CLM-09")
+def test_clm_09_another_machines_numbers_buy_nothing(plan: Any) -> None:
+    """CLM-09: 17 tokens/s on machine X; own machine not measured: prototype missing, scaled only as an estimate."""
+    made = plan(FOREIGN.format(value=17))
+    assert only(made).verdict == "above_ceiling", "614.4 GB/s on paper cannot read 17 times 86 GB"
+    text = "\n".join(only(made).reasons)
+    assert (
+        "prototype missing: it was measured on machine X, not on this machine; no purchase rests on it"
+        in text
+    )
+    scaled = 17 * 0.8 * 614.4 / 2400
+    assert f"about {scaled:.1f} tokens/s, an estimate that holds only for the same model file" in text
+    assert "not measured, 0.8 of paper stands in" in text
+    assert any(line.startswith("prototype: nothing here shows") for line in made.missing)
+    assert "An order still lacks" in plan_text.text(made)
+    slower = plan(FOREIGN.format(value=3))
+    assert only(slower).verdict == "untestable", "possible, and still not shown here"
+    measured = plan(FOREIGN.format(value=3), read={"dram": (480e9, "run abc")})
+    assert "480 GB/s (measured) over 2,400 GB/s: about 0.60 tokens/s" in "\n".join(only(measured).reasons)
+
+
+BASE = """name = "x"
+[cpu]
+sockets = 2
+[memory]
+modules = 24
+module_gib = 128
+mts = 6400
+channels = 12
+[claims.it]
+source = "somebody"
+"""
+
+
+@pytest.mark.parametrize(
+    ("claim", "verdict", "reason"),
+    [
+        ('kind = "decode"\nvalue = 3', "consistent", "of the paper rate"),
+        ('kind = "decode"\nvalue = 9', "above_ceiling", "9 tokens/s are above it"),
+        ('kind = "decode"\nlow = 3\nhigh = 9', "above_ceiling", "3 alone is not above it"),
+        ('kind = "active_parameters"\nvalue = 104', "consistent", "104.2 billion"),
+        ('kind = "active_parameters"\nvalue = 50', "false_assumption", "104.2 billion"),
+        ('kind = "bytes_per_token"\nvalue = 137', "consistent", "reads no more"),
+        ('kind = "bytes_per_token"\nvalue = 85', "consistent", "reads no more"),
+        ('kind = "bytes_per_token"\nvalue = 26', "false_assumption", "no placement that fits"),
+        ('kind = "weights"\nvalue = 1561', "consistent", "1,560.9 GB"),
+        ('kind = "headroom"\nvalue = 1700', "consistent", "1,737.7 GB"),
+        ('kind = "headroom"\nvalue = 1800', "above_ceiling", "1,737.7 GB"),
+        ('kind = "context"\nvalue = 1048576', "consistent", "29.0 GB in DRAM; it fits"),
+        ('kind = "context"\nvalue = 2000000', "above_ceiling", "at most 1,048,576 tokens"),
+        ('kind = "kv_per_request"\nvalue = 29', "consistent", "29.0 GB"),
+        ('kind = "gpu_free"\nvalue = 10', "untestable", "no GPU"),
+        ('kind = "accelerators"\nvalue = 8', "untestable", "no accelerators"),
+        ('kind = "prefill"\nvalue = 100', "untestable", "not known"),
+        ('kind = "cost"\nvalue = 100', "untestable", "no price"),
+        ('kind = "bandwidth"\nvalue = 900', "consistent", "73% of the paper rate"),
+        ('kind = "bandwidth"\nvalue = 1300', "above_ceiling", "1,228.8 GB/s"),
+        ('kind = "decode"\nvalue = 3\npremises = { layers = 72 }', "false_assumption", "give 93"),
+        (
+            'kind = "decode"\nvalue = 3\npremises = { total_parameters_billion = 2780 }',
+            "consistent",
+            "2,779.9",
+        ),
+        ('kind = "decode"\nvalue = 3\npremises = { tier = "gpu" }', "false_assumption", "they lie in DRAM"),
+        ('kind = "decode"\nvalue = 3\npremises = { bits_per_parameter = 16 }', "false_assumption", "4.25"),
+        (
+            'kind = "decode"\nvalue = 3\npremises = { bandwidth_gb_per_s = 2000 }',
+            "false_assumption",
+            "the most",
+        ),
+        ('kind = "decode"\nvalue = 20\npremises = { batch = 4 }', "consistent", "x 4 sequences"),
+    ],
+)
+def test_a_claim_is_held_against_what_can_be(plan: Any, claim: str, verdict: str, reason: str) -> None:
+    found = only(plan(BASE + claim))
+    assert found.verdict == verdict, found.reasons
+    assert any(reason in line for line in found.reasons), found.reasons

@@ -1,0 +1,205 @@
+"""An order against a machine: line by line same, better, worse or not measured, and what a lock holds on to."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+
+from k3gate.analysis import system_file
+from k3gate.errors import UsageError
+from k3gate.gate import bom, lock
+from k3gate.gate.evaluator import evaluate
+from k3gate.gate.rules import evidence as rule
+from k3gate.records import Dimm, Evidence, Inventory, RunRecord, Verdict
+
+GIB = 2**30
+ORDER = """name = "two sockets"
+[cpu]
+model = "Xeon Platinum 8562Y+"
+sockets = 2
+cores = 32
+[memory]
+type = "DDR5"
+modules = 16
+module_gib = 128
+mts = 5600
+rated_mts = 5600
+channels = 8
+part = "M321R4GA3BB6-CQK"
+"""
+
+
+def dimm(number: int, **changes: Any) -> Dimm:
+    one = Dimm(
+        locator=f"P{number // 8}-DIMM{'ABCDEFGH'[number % 8]}1",
+        bytes=128 * GIB,
+        populated=True,
+        kind="dram",
+        memory_type="DDR5",
+        rated_mts=5600,
+        configured_mts=5600,
+        part_number="M321R4GA3BB6-CQK",
+    )
+    return attrs.evolve(one, **changes)
+
+
+def machine(bare_metal: Inventory, *changed: Dimm, **memory: Any) -> Inventory:
+    dimms = [dimm(number) for number in range(16)]
+    for one in changed:
+        dimms[next(n for n, d in enumerate(dimms) if d.locator == one.locator)] = one
+    return attrs.evolve(bare_metal, memory=attrs.evolve(bare_metal.memory, dimms=tuple(dimms), **memory))
+
+
+def lines(text: str, inventory: Inventory) -> dict[str, bom.Line]:
+    return {line.key: line for line in bom.check(system_file.read(text, "order.toml"), inventory)}
+
+
+def test_what_was_ordered_and_is_there_is_the_same(bare_metal: Inventory) -> None:
+    found = lines(ORDER, machine(bare_metal))
+    assert {line.verdict for line in found.values()} == {"same"}
+    assert set(found) == {
+        *("cpu.model", "cpu.sockets", "cpu.cores", "memory.modules", "memory.size", "memory.type"),
+        *("memory.speed", "memory.rated", "memory.part", "memory.channels"),
+    }
+    assert bom.verdict(found.values()) is Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "verdict", "told"),
+    [
+        ({"configured_mts": 4800}, "memory.speed", "worse", "P1-DIMMC1 has 4,800 MT/s, not 5,600 MT/s"),
+        ({"bytes": 64 * GIB}, "memory.size", "worse", "P1-DIMMC1 has 64.0 GiB, not 128 GiB"),
+        ({"part_number": "OTHER"}, "memory.part", "worse", "P1-DIMMC1 has OTHER, not M321R4GA3BB6-CQK"),
+        ({"memory_type": "DDR4"}, "memory.type", "worse", "P1-DIMMC1 has DDR4"),
+        ({"bytes": 0, "populated": False}, "memory.modules", "worse", "ordered are 16, there are 15"),
+        ({"bytes": 256 * GIB}, "memory.size", "better", None),
+        ({"configured_mts": None}, "memory.speed", "not measured", "does not tell it of every module"),
+    ],
+)
+def test_one_module_that_differs_is_named(
+    bare_metal: Inventory, change: dict[str, Any], key: str, verdict: str, told: str | None
+) -> None:
+    line = lines(ORDER, machine(bare_metal, dimm(10, **change)))[key]
+    assert line.verdict == verdict
+    assert told is None if line.reason is None else told in line.reason
+
+
+def test_another_processor_is_worse_and_more_sockets_are_better(bare_metal: Inventory) -> None:
+    found = lines(ORDER.replace("8562Y+", "8592+").replace("sockets = 2", "sockets = 1"), machine(bare_metal))
+    assert found["cpu.model"].verdict == "worse"
+    assert found["cpu.sockets"].verdict == "better"
+
+
+@pytest.mark.parametrize(
+    ("ordered", "found", "same"),
+    [
+        ("Xeon Platinum 8592+", "INTEL(R) XEON(R) PLATINUM 8592+", True),
+        ("AMD EPYC 9755", "AMD EPYC 9755 128-Core Processor", True),
+        ("EPYC 975", "AMD EPYC 9755 128-Core Processor", False),
+        ("Xeon Platinum 8592", "INTEL(R) XEON(R) PLATINUM 8592+", False),
+        ("Intel", "INTEL(R) XEON(R)", False),
+    ],
+)
+def test_names_of_processors_are_compared_without_marks(ordered: str, found: str, same: bool) -> None:
+    assert bom._same_part(ordered, found) is same
+
+
+def test_what_was_not_read_is_not_measured_and_not_zero(bare_metal: Inventory, make_inventory: Any) -> None:
+    found = lines(
+        ORDER + '[[gpu]]\nmodel = "H200"\ncount = 8\nmemory_gb = 141\n[storage]\ndrives = 4\n', bare_metal
+    )
+    for key in ("memory.modules", "memory.size", "memory.part", "gpu.1", "storage"):
+        assert found[key].verdict == "not measured" and found[key].found is None and found[key].reason
+    assert bom.verdict(found.values()) is Verdict.UNPROVEN
+    guest = lines(ORDER, make_inventory("vm"))
+    assert {line.verdict for line in guest.values()} == {"not measured"}
+    assert "virtual" in guest["cpu.model"].reason
+    assert bom.verdict(()) is Verdict.UNPROVEN
+
+
+# --- the lock ---
+
+
+@pytest.fixture
+def frozen(bare_metal: Inventory, make_record: Callable[..., RunRecord], criteria: Any) -> dict[str, Any]:
+    from k3gate.gate.targets import load
+
+    record = make_record(inventory=machine(bare_metal))
+    result = evaluate(record, criteria, load("residency-lab"), evaluated="2026-11-30", version="0")
+    system = system_file.read(ORDER, "order.toml")
+    return lock.make(system, record, result, bom.check(system, record.inventory), "2026-11-30T00:00:00+00:00")
+
+
+def verify(frozen: dict[str, Any], inventory: Inventory) -> list[bom.Line]:
+    held = lock.read(frozen, "order.lock")
+    return list(lock.verify(held, system_file.read(held["bom"]["text"], "order.lock"), inventory))
+
+
+def test_a_lock_holds_hashes_of_all_that_decides(frozen: dict[str, Any]) -> None:
+    for name in ("bom", "criteria", "target", "run", "verdicts"):
+        assert frozen[name]["digest"].startswith("sha256:")
+    assert lock.read(frozen, "order.lock") == frozen
+
+
+def test_the_same_machine_verifies(frozen: dict[str, Any], bare_metal: Inventory) -> None:
+    assert {line.verdict for line in verify(frozen, machine(bare_metal))} == {"same"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"part_number": "OTHER"},
+        {"bytes": 256 * GIB},
+        {"configured_mts": 4800},
+        {"bytes": 0, "populated": False},
+    ],
+)
+def test_a_changed_module_is_worse_and_named(
+    frozen: dict[str, Any], bare_metal: Inventory, change: dict[str, Any]
+) -> None:
+    found = verify(frozen, machine(bare_metal, dimm(10, **change)))
+    assert bom.verdict(found) is Verdict.FAIL
+    assert any(line.verdict == "worse" and line.title == "module P1-DIMMC1" for line in found)
+    assert "P1-DIMMC1" in bom.sentence(found)
+
+
+def test_a_machine_whose_modules_cannot_be_read_is_unproven(
+    frozen: dict[str, Any], bare_metal: Inventory
+) -> None:
+    assert bom.verdict(verify(frozen, bare_metal)) is Verdict.UNPROVEN
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda document: document["bom"].update(text='name = "other"'),
+        lambda document: document["parts"]["cpu"].update(sockets=4),
+        lambda document: document.update(k3gate_lock=9),
+        lambda document: document.pop("digest"),
+        lambda document: document.update(later=float("nan")),
+    ],
+)
+def test_an_altered_lock_is_refused(frozen: dict[str, Any], spoil: Any) -> None:
+    document = copy.deepcopy(frozen)
+    spoil(document)
+    with pytest.raises(UsageError, match=r"order\.lock"):
+        lock.read(document, "order.lock")
+
+
+def test_an_order_checked_on_another_run_says_nothing_of_this_one(
+    make_record: Callable[..., RunRecord], criteria: Any
+) -> None:
+    from k3gate.gate.targets import load
+
+    (entry,) = criteria.of("bom.match")
+    other = Evidence(
+        "bom.match", "sha256:order", "bom", Verdict.PASS, "all the same", "2026", {"run": "zzzz9999"}
+    )
+    target = load("residency-lab")
+    assert rule(entry, make_record(evidence=(other,)), target).verdict is Verdict.UNPROVEN
+    own = attrs.evolve(other, data={"run": "abcd2345"})
+    assert rule(entry, make_record(evidence=(other, own)), target).verdict is Verdict.PASS
