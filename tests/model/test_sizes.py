@@ -12,7 +12,8 @@ import pytest
 from k3gate.errors import UsageError
 from k3gate.model import k3, sizes
 from k3gate.model.checkpoint import files
-from k3gate.model.checkpoint.inspection import document, inspect
+from k3gate.model.checkpoint.documents import document
+from k3gate.model.checkpoint.inspection import inspect
 from k3gate.model.shapes import of_config
 from tests.model.checkpoint import kimi_k3 as released
 
