@@ -265,9 +265,9 @@ def write_gguf(path: Path, converted: Converted) -> Path:
         elif kind == "F32":
             writer.add_tensor(name, np.ascontiguousarray(array, np.float32))
         else:
-            writer.add_tensor(
-                name, gguf.quantize(np.ascontiguousarray(array, np.float32), number), raw_dtype=number
-            )
+            with np.errstate(over="ignore"):
+                raw = gguf.quantize(np.ascontiguousarray(array, np.float32), number)
+            writer.add_tensor(name, raw, raw_dtype=number)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
