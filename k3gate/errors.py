@@ -2,6 +2,7 @@
 
     K3GateError                 base; never raised itself
     +-- UsageError              exit 2: bad input: what, where, what to do
+    +-- MemoryShortageError     exit 4: a process of ours was killed, as the kernel does when memory runs out
     +-- StorageError            exit 4: the store could not be written; what was stored stays
     +-- ProbeError              inside a worker: the case fails, the run goes on
         +-- NotPermittedError   the machine refuses; state `not_permitted`
@@ -29,6 +30,12 @@ class K3GateError(Exception):
 
 class UsageError(K3GateError):
     """Unusable input. The message says what, where, and what to do, in one line."""
+
+
+class MemoryShortageError(K3GateError):
+    """A process of ours was killed from outside; the message says what to do, in one line."""
+
+    exit_code = EXIT_PROBE_FAILED
 
 
 class StorageError(K3GateError):

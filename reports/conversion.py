@@ -183,6 +183,7 @@ def _unknown(document: Mapping[str, Any]) -> list[str]:
         few = ", ".join(added["weights"])
         told.append(f"{words.capital(words.count(added['number'], 'weight'))} without a source: {few}.")
     told += [f"Not compared: {reason}." for reason in open_["reasons"]]
+    told += [f"{words.capital(note)}." for note in document["notes"]]
     told.append(
         "Whether a runtime computes with these numbers as it should: that is `quantization.kernel_reference`, and "
         "step 5 of the gate."

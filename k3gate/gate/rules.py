@@ -322,6 +322,23 @@ def _newest(criterion: Criterion, record: RunRecord, target: Target) -> Evidence
         return unproven(
             f"The evidence is about another {criterion.subject} than the target's: {about[0].subject[:40]}."
         )
+    return _agreed(fitting)
+
+
+def _agreed(fitting: Sequence[Evidence]) -> Evidence | Judgement:
+    """The newest evidence, unless two places disagree: a digest is of headers, and files of one header can hold other
+    bytes."""
+    newest: dict[object, Evidence] = {}
+    for each in fitting:
+        place = each.data.get("place")
+        if place not in newest or each.gathered >= newest[place].gathered:
+            newest[place] = each
+    if len({each.verdict for each in newest.values()}) > 1 and None not in newest:
+        return unproven(
+            f"Files of one header differ in {len(newest)} places, and which of them is meant is not known.",
+            tuple(f"evidence:{each.subject}" for each in list(newest.values())[:1]),
+            remedy="Gather the evidence again in each of the places, or remove the wrong files.",
+        )
     return max(reversed(fitting), key=lambda each: each.gathered)
 
 

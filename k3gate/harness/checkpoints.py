@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from k3gate.documents import digest as hashed
 from k3gate.harness.stored import now
 from k3gate.model.checkpoint import checksums, files
 from k3gate.model.checkpoint.architecture import KIMI_K3
@@ -72,7 +73,7 @@ def sum_files(
     for one in checksums.hash_files(rest, len(os.sched_getaffinity(0)), add):
         sums.append(one)
         if store is not None:
-            data = {"name": one.name, "size": one.size, "changed_ns": one.changed_ns, "sha256": one.sha256}
+            data = {"name": one.name, "size": one.size, "state": one.state, "sha256": one.sha256}
             store.add_evidence(
                 Evidence(_OF_A_FILE, digest, _kind(found), Verdict.UNPROVEN, one.name, now(), data)
             )
@@ -86,13 +87,23 @@ def _kind(found: FileSet) -> str:
 def _unfinished(store: Store, digest: str) -> list[Sum]:
     """The digests of files since the last pass that came to its end."""
     ended = max((one.gathered for one in store.evidence_on(digest, _OF_ALL)), default="")
-    return [Sum(**one.data) for one in store.evidence_on(digest, _OF_A_FILE) if one.gathered > ended]
+    return [
+        Sum(**one.data)
+        for one in store.evidence_on(digest, _OF_A_FILE)
+        if one.gathered > ended and "state" in one.data
+    ]
+
+
+def place_of(found: FileSet) -> dict[str, str]:
+    """Where the files lie, for evidence: a digest of the place, since its name is nobody's business."""
+    parts = [str(part.path.resolve()) for part in found.parts if found.reader.path is not None]
+    return {"place": hashed(parts)[:23]} if parts else {}
 
 
 def checksum_evidence(found: FileSet, digest: str, compared: Comparison) -> Evidence:
     """What the comparison of the digests says of step 1; every file must be there and be named."""
     verdict, detail = judge_checksums(found, compared)
-    return Evidence(_OF_ALL, digest, _kind(found), verdict, detail, now())
+    return Evidence(_OF_ALL, digest, _kind(found), verdict, detail, now(), place_of(found))
 
 
 def judge_checksums(found: FileSet, compared: Comparison) -> tuple[Verdict, str]:

@@ -60,7 +60,7 @@ def compare(
         progress(pace)
 
     compared = comparison.compare(task, len(os.sched_getaffinity(0)), done)
-    gathered = _evidence(source_found, converted_found, compared)
+    gathered = _evidence(source_found, converted_found, compared, checkpoints.place_of(there))
     judged = conversions.judge_all(asked, gathered[0])
     bounds = {
         str(one.where["part"]): one.bound.max
@@ -109,13 +109,16 @@ def subject(converted: Inspection) -> str:
     return f"sha256:{hashed(['converted', converted.digest]).removeprefix('sha256:')}"
 
 
-def _evidence(source: Inspection, converted: Inspection, compared: Compared) -> tuple[Evidence, ...]:
+def _evidence(
+    source: Inspection, converted: Inspection, compared: Compared, place: Mapping[str, str]
+) -> tuple[Evidence, ...]:
     own = subject(converted)
     verdict, detail = judge(converted, compared)
     data = {
         "source": source.digest,
         "architecture": source.architecture.name,
         "worst": _worst(compared),
+        **place,
     }
     found = [Evidence(CHECK, own, "converted", verdict, detail, now(), data)]
     if converted.format == "gguf":

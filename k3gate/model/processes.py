@@ -11,7 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
-from k3gate.errors import UsageError
+from k3gate.errors import MemoryShortageError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -28,7 +28,7 @@ def in_order(
     """The results in the order of the items; `tick` is called twice a second meanwhile.
 
     The processes are forked when this is called, and begin with what is in memory then; items and results travel
-    through pipes. `UsageError` where one of them is killed from outside.
+    through pipes. `MemoryShortageError` where one of them is killed from outside.
     """
     context = multiprocessing.get_context("fork")
     before = set(multiprocessing.active_children())
@@ -43,7 +43,7 @@ def in_order(
             yield future.result()
         pool.shutdown()
     except BrokenProcessPool as error:
-        raise UsageError(
+        raise MemoryShortageError(
             "a process that read the files was killed, as the kernel does when memory runs out; free memory, then "
             "start again"
         ) from error

@@ -110,10 +110,12 @@ def test_it_joins_the_gate_of_the_run_and_another_model_does_not(
 
     found = check()
     assert found["verdict"] == "unproven" and "another model than Kimi K3" in found["reason"]
+    digest = cli("inspect", source, "--json", "--no-store").json()["digest"]
     with sqlite3.connect(tmp_path / "runs.sqlite") as store:
         rows = store.execute("SELECT id, data FROM evidence WHERE check_id LIKE '%bounded'").fetchall()
         for number, data in rows:
             told = {**json.loads(data), "architecture": "kimi-k3"}
+            assert told["source"] == digest and len(told["place"]) == 23
             store.execute("UPDATE evidence SET data = ? WHERE id = ?", (json.dumps(told), number))
     found = check()
     assert found["verdict"] == "pass", found

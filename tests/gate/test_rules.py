@@ -302,3 +302,19 @@ def test_a_conversion_is_judged_by_its_worst_weight(
     judged = check(make_record(evidence=(release, found)), "quantization.lossless_or_bounded")
     assert judged.verdict is verdict, judged
     assert words in judged.reason
+
+
+def test_files_of_one_header_that_differ_prove_nothing(check: Any, make_record: Any) -> None:
+    """A digest is of headers: two files of one digest can hold other bytes, and the newer is not the better."""
+    release = evidence("checkpoint.identity", "sha256:k3", "checkpoint")
+    good = compared(routed_experts=0.0, trunk=0.0)
+    rows = [
+        attrs.evolve(one, gathered=f"2026-11-30T0{hour}:00:00Z", data={**one.data, "place": place})
+        for hour, (one, place) in enumerate(
+            ((attrs.evolve(good, verdict=Verdict.FAIL), "here"), (good, "there"), (good, "here"))
+        )
+    ]
+    name = "quantization.lossless_or_bounded"
+    found = check(make_record(evidence=(release, *rows[:2])), name)
+    assert found.verdict is Verdict.UNPROVEN and "differ in 2 places" in found.reason
+    assert check(make_record(evidence=(release, *rows)), name).verdict is Verdict.PASS

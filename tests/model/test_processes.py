@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from k3gate.errors import UsageError
+from k3gate.errors import MemoryShortageError
 from k3gate.model import processes
 
 
@@ -28,7 +28,7 @@ def _fail(item: int) -> int:
 
 
 def test_a_process_that_is_killed_is_one_line() -> None:
-    with pytest.raises(UsageError, match="free memory"):
+    with pytest.raises(MemoryShortageError, match="free memory"):
         list(processes.in_order(_fail, [1, 2, 3], 1))
 
 

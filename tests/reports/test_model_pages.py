@@ -66,6 +66,7 @@ def compared(**changes: Any) -> dict[str, Any]:
         "missing": {"number": 0, "weights": []},
         "added": {"number": 0, "weights": []},
         "not_compared": {"number": 0, "reasons": []},
+        "notes": [],
     }
     return {**made, **changes}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
+from k3gate.documents import printable
 from k3gate.model import k3
 from k3gate.model.checkpoint.config import Stated
 from k3gate.model.checkpoint.content import Content
@@ -26,23 +27,25 @@ class Architecture:
 
 def identify(stated: Stated | None, content: Content) -> Architecture:
     """K3 only where tensors and self-description agree on it; a relative gets its own name."""
-    kind = (stated.model_type if stated else None) or ""
+    # A stranger's text: it is shown on terminals and kept as evidence.
+    kind = printable((stated.model_type if stated else None) or "")[:100]
     signs = set(content.matrices) | set(stated.extra if stated else ())
     indexer = next(
         (name for name in sorted(signs) if "indexer" in name.lower() or name.startswith("index_")), None
     )
     if _like_k3(content):
         if indexer is not None:
+            shown = printable(indexer)[:100]
             return Architecture(
                 "kimi-k3.1-pro",
-                f"the experts are those of Kimi K3, and its attention has a lightning indexer ({indexer})",
+                f"the experts are those of Kimi K3, and its attention has a lightning indexer ({shown})",
             )
         wrong = _unlike_k3(content)
         if wrong:
             return Architecture(NOT_IDENTIFIED, f"like Kimi K3, but {wrong}")
         if kind in _K3_NAMES:
             return Architecture(KIMI_K3, "tensors, layers and experts are those of Kimi K3, and it says so")
-        said = f"says it is {kind!r}" if kind else "does not say what it is"
+        said = f"says it is {kind!r}" if kind else f"does not say what it is: {_unsaid(stated)}"
         return Architecture(NOT_IDENTIFIED, f"the tensors are those of Kimi K3, and the checkpoint {said}")
     if kind in _K3_NAMES:
         return Architecture(
@@ -56,8 +59,16 @@ def identify(stated: Stated | None, content: Content) -> Architecture:
         if content.experts in (64, 160) and kind == "deepseek2":
             return Architecture("deepseek-v2", f"{kind} with {content.experts} experts")
     if not kind:
-        return Architecture(NOT_IDENTIFIED, "the checkpoint does not say what it is")
+        return Architecture(NOT_IDENTIFIED, f"the checkpoint does not say what it is: {_unsaid(stated)}")
     return Architecture(kind.replace("_", "-"), f"it says {kind!r}")
+
+
+def _unsaid(stated: Stated | None) -> str:
+    """Where a model's name is looked for."""
+    if stated is None:
+        return "there is no config.json that can be read"
+    key = "model_type" if stated.source == "config.json" else "general.architecture"
+    return f"{key} is absent, or no text"
 
 
 def _like_k3(content: Content) -> bool:
@@ -78,7 +89,8 @@ def _unlike_k3(content: Content) -> str | None:
         (kinds.count("mla"), k3.MLA_LAYERS, "MLA layers"),
     ):
         if found != wanted:
-            return f"it has {found if found is not None else 'an uneven number of'} {what}, and Kimi K3 {wanted:,}"
+            uneven = "an uneven number of" if any(layer.experts for layer in content.layers) else "no"
+            return f"it has {found if found is not None else uneven} {what}, and Kimi K3 {wanted:,}"
     return None
 
 

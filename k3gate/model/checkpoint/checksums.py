@@ -25,6 +25,7 @@ from k3gate.model.checkpoint import _mapped
 from k3gate.model.checkpoint.files import FileSet
 from k3gate.model.checkpoint.hub.address import is_address
 from k3gate.model.checkpoint.readers import Part
+from k3gate.model.checkpoint.tensors import open_file
 
 BLOCK = 4 * 2**20
 WINDOW = 4 * BLOCK
@@ -40,11 +41,12 @@ _HEX = re.compile(r"[0-9a-f]{64}")
 
 @frozen
 class Sum:
-    """The digest of a file, and by what the file is known not to have changed since."""
+    """The digest of a file, and by what the file is known to be the same one, unchanged: device, inode and the time
+    that the kernel keeps of its last change, which nobody sets."""
 
     name: str
     size: int
-    changed_ns: int
+    state: str
     sha256: str
 
 
@@ -94,9 +96,10 @@ def _target(path: Path) -> Path | None:
 def _read(path: Path) -> dict[str, str]:
     shown = printable(str(path))
     try:
-        if path.stat().st_size > _MANIFEST_BYTES:
-            raise UsageError(f"{shown}: too large for a list of checksums; give the list itself")
-        raw = path.read_bytes()
+        with open_file(path) as source:
+            if source.size > _MANIFEST_BYTES:
+                raise UsageError(f"{shown}: too large for a list of checksums; give the list itself")
+            raw = source.read(0, _MANIFEST_BYTES)
     except OSError as error:
         raise UsageError(
             f"{shown}: {(error.strerror or str(error)).lower()}; give a list of checksums"
@@ -127,7 +130,7 @@ def _of_json(raw: bytes) -> dict[str, str]:
 
 
 def known(parts: Sequence[Part], earlier: Sequence[Sum]) -> dict[str, Sum]:
-    """Of earlier digests those whose files have the size and the time of change that they had then."""
+    """Of earlier digests those whose files are the same ones, in the state that they had then."""
     by_name = {one.name: one for one in earlier}
     found: dict[str, Sum] = {}
     for part in parts:
@@ -135,9 +138,13 @@ def known(parts: Sequence[Part], earlier: Sequence[Sum]) -> dict[str, Sum]:
         if one is None or part.size is None:
             continue
         now = part.path.stat()
-        if (now.st_size, now.st_mtime_ns) == (one.size, one.changed_ns):
+        if (now.st_size, _state(now)) == (one.size, one.state):
             found[part.name] = one
     return found
+
+
+def _state(file: os.stat_result) -> str:
+    return f"{file.st_dev}:{file.st_ino}:{file.st_ctime_ns}"
 
 
 def hash_files(
@@ -195,7 +202,7 @@ def _hash(part: Part, progress: Callable[[int], None] | None, stop: list[bool]) 
             offset += length
     finally:
         os.close(descriptor)
-    return Sum(part.name, offset, before.st_mtime_ns, told.hexdigest())
+    return Sum(part.name, offset, _state(before), told.hexdigest())
 
 
 def _map(descriptor: int, offset: int, length: int) -> mmap | None:

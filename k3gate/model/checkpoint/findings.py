@@ -23,6 +23,16 @@ _FEW = 6
 def of_files(found: FileSet, content: Content) -> Iterator[Finding]:
     """Files that are missing, and weight files beside those of the checkpoint."""
     missing = [part for part in found.parts if part.size is None]
+    if not content.tensors and not missing:
+        yield Finding(
+            "empty",
+            Severity.HIGH,
+            "No tensors",
+            "files whose headers name none",
+            "the weights of a model",
+            "There is nothing to load.",
+            "Fetch the checkpoint again.",
+        )
     if missing:
         named = found.index.file_of if found.index is not None else {}
         lost = Counter(named.values())

@@ -19,11 +19,11 @@ from k3gate.records import Severity
 MAGIC = b"GGUF"
 SWAPPED = b"FUGG"
 VERSIONS = (2, 3)
-LIMIT = 512 * 2**20
+LIMIT = 128 * 2**20
 """Bytes of a header that are read at most; arrays of numbers that are passed over do not count."""
 MOST_PAIRS = 2**16
-MOST_TENSORS = 2**20
-MOST_TEXTS = 2**21
+MOST_TENSORS = 2**17
+MOST_TEXTS = 2**20
 """Texts of one array: a vocabulary has some hundred thousand."""
 LONGEST_TEXT = 2**24
 KEPT_ITEMS = 4096
@@ -111,7 +111,12 @@ def read(source: Source) -> Header:
         metadata = _pairs(cursor, counts[1], counts[0], problems)
         first = cursor.position
         start, tensors = _tensors(cursor, counts[0], metadata, problems)
-        digest = hashlib.sha256(source.read(first, cursor.position - first)).hexdigest()
+        told = hashlib.sha256(source.read(first, cursor.position - first))
+        # What a runtime goes by as well: of long arrays their length.
+        told.update(
+            repr(sorted(metadata.items(), key=lambda item: item[0])).encode("utf-8", "backslashreplace")
+        )
+        digest = told.hexdigest()
     except _RefusedError as refused:
         problems.add("header", str(refused))
     else:
@@ -132,6 +137,8 @@ class _Cursor:
         self._at = 0
         self._behind = 0
         self._taken = 0
+        self.texts = 0
+        """Texts in arrays so far."""
 
     @property
     def position(self) -> int:
@@ -236,7 +243,8 @@ def _value(cursor: _Cursor, key: str, kind: int) -> object:
         raise _RefusedError(f"the value of {shown(key)} is of kind {kind}, which the format does not have")
     items_kind, items = cursor.number("I", 4), cursor.number("Q", 8)
     if items_kind == _STRING:
-        if items > MOST_TEXTS or items * 8 > cursor.left:
+        cursor.texts += items
+        if cursor.texts > MOST_TEXTS or items * 8 > cursor.left:
             raise _RefusedError(f"{shown(key)} declares {items:,} texts")
         for _ in range(items):
             cursor.raw_text(f"a text of {shown(key)}")

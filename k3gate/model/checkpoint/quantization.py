@@ -132,7 +132,7 @@ def _ignored(
         yield Finding(
             "ignore_unused",
             Severity.LOW,
-            f"{count(len(dead), 'entry', 'entries')} of the ignore list match no weight",
+            f"{count(len(dead), 'entry matches', 'entries match')} no weight, of the ignore list",
             _few(dead),
             "entries that match a module",
             "Harmless where the tensors decide; a loader that goes by names may differ.",

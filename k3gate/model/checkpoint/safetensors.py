@@ -21,7 +21,7 @@ from k3gate.records import Severity
 PREFIX = 8
 REFERENCE_LIMIT = 100_000_000
 """Longer headers are refused by the reference library and by most loaders, which use it."""
-LIMIT = 512 * 2**20
+LIMIT = 128 * 2**20
 """Longer headers are refused here: that of Kimi K3's largest shard is under a megabyte."""
 MOST_AXES = 32
 _SHORT = 16 * 2**20

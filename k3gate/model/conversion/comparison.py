@@ -23,6 +23,7 @@ from k3gate.model.conversion.naming import KIMI_K3, Name, Scheme
 from k3gate.model.conversion.pairing import Pair
 from k3gate.model.conversion.reading import Files
 from k3gate.model.conversion.stored import Stored
+from k3gate.units import count
 
 if TYPE_CHECKING:
     from multiprocessing.sharedctypes import Synchronized
@@ -35,6 +36,9 @@ _DERIVED = ("rope_freqs", "rope_factors_long", "rope_factors_short")
 def _shown(name: Name) -> str:
     """A name from a file, fit to be shown."""
     return printable(str(name))[:200]
+
+
+_REORDERED = ("attn_q", "attn_k", "attn_q.bias", "attn_k.bias")
 
 
 @define
@@ -106,6 +110,8 @@ class Compared:
     added: int = 0
     unread: list[str] = field(factory=list)
     not_read: int = 0
+    least_scales: int = 0
+    """Weights of the source whose scales are all the byte 0: 2^-127, or scales that were never written."""
 
     def take(self, pair: Pair, part: str, found: Difference) -> None:
         """Take a weight of a part of the model that was compared."""
@@ -113,6 +119,9 @@ class Compared:
         self.layers.setdefault(part, {}).setdefault(pair.name.layer, Part()).add(pair, found)
         if found.found is not None:
             self.blame(found.found, part, pair.name)
+        factors = found.source_factors
+        if factors.number and factors.largest == 2.0**-127:
+            self.least_scales += 1
 
     def blame(self, found: Found, part: str, name: Name) -> None:
         """Note a mistake."""
@@ -158,6 +167,17 @@ class Compared:
         self.added += other.added
         self.unread += other.unread[: _FEW - len(self.unread)]
         self.not_read += other.not_read
+        self.least_scales += other.least_scales
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader should know and no verdict rests on."""
+        if not self.least_scales:
+            return []
+        return [
+            f"{count(self.least_scales, 'weight')} of the source with scales that are all the byte 0: 2^-127, or never "
+            "written"
+        ]
 
     @property
     def lossless(self) -> bool:
@@ -177,6 +197,10 @@ class Task:
     converted: Catalogue
     scheme: Scheme
     folded: bool
+    keys: int | None = None
+    """Rows of a head that are keys, in the compressed keys and values of MLA; None where no config says."""
+    reordered: bool = False
+    """Whether the converter reorders rows of queries and keys, as llama.cpp does for models of Llama's kind."""
 
 
 def prepare(source: FileSet, converted: FileSet) -> Task:
@@ -197,7 +221,16 @@ def prepare(source: FileSet, converted: FileSet) -> Task:
     architecture = there.architecture or here.architecture or (KIMI_K3 if said == KIMI_K3 else None)
     count = max((layer for layer in (*here.files_of, *there.files_of) if layer is not None), default=0) + 1
     scheme = Scheme(architecture, count, here.recurrent | there.recurrent)
-    return Task(here, there, scheme, folded=source.format != converted.format)
+    inner = source.config.get("text_config", source.config) if source.config is not None else {}
+    keys = inner.get("qk_nope_head_dim") if isinstance(inner, Mapping) else None
+    return Task(
+        here,
+        there,
+        scheme,
+        folded=source.format != converted.format,
+        keys=keys if type(keys) is int else None,
+        reordered=source.format != converted.format and architecture == "llama",
+    )
 
 
 def compare(task: Task, processes: int, progress: Callable[[int], None]) -> Compared:
@@ -250,7 +283,7 @@ def _layer(task: Task, layer: int | None, progress: Callable[[int], None]) -> Co
         return compared
     for name in (*twice, *again):
         compared.not_readable(f"{name}: a second weight of this name")
-    found = pairing.pair(here, there, folded=task.folded)
+    found = pairing.pair(here, there, folded=task.folded, keys=task.keys)
     for one, weight in found.missing:
         compared.lack(one, weight.group)
     for one, _ in found.unknown:
@@ -260,6 +293,9 @@ def _layer(task: Task, layer: int | None, progress: Callable[[int], None]) -> Co
         attention = _attention(here)
         suspects: list[tuple[Suspect, Pair]] = []
         for pair in found.pairs:
+            if task.reordered and pair.name.weight in _REORDERED:
+                compared.not_readable(f"{pair.name}: llama.cpp reorders its rows, which is not undone here")
+                continue
             try:
                 told = difference.compare(pair, Sides(source, converted), progress)
             except (OSError, ValueError) as error:
@@ -316,6 +352,7 @@ def document(found: Compared) -> dict[str, Any]:
         "missing": {"number": found.lacking, "weights": found.missing},
         "added": {"number": found.added, "weights": found.unknown},
         "not_compared": {"number": found.not_read, "reasons": found.unread},
+        "notes": found.notes,
     }
 
 

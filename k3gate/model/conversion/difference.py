@@ -27,6 +27,12 @@ _BAD_ROWS = 16
 _STRETCH = 1024
 _UNLIKE = 0.5
 _TWICE = 1e-4
+_NEGLIGIBLE = 1e-6
+"""Of the mean energy of a row or group: less may become zero by any rounding."""
+_REST_IS_ALIKE = 0.05
+"""The error of the whole weight up to which a row that is unlike is no matter of few bits."""
+_ROW_IS_UNLIKE = 0.5
+"""The square error of a row, by its own energy, from which it has nothing of the source's."""
 _EXACT = {
     MXFP4: frozenset({MXFP4, "BF16", "F32", "F64"}),
     "BF16": frozenset({"BF16", "F32", "F64"}),
@@ -41,10 +47,16 @@ _APART = frozenset({"Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", MXFP4, "F1
 
 @define
 class Difference:
-    """What was found of one weight. `exact`: every number is the source's; `lost`: so many are finite there alone."""
+    """What was found of one weight. `exact`: every number is the source's.
+
+    `lost`: so many numbers are finite in the source alone; `zeroed`: so many rows, or groups of 32, became zero;
+    `unlike`: so many rows have nothing of the source's.
+    """
 
     exact: bool
     lost: int = 0
+    zeroed: int = 0
+    unlike: int = 0
     sums: Sums = field(factory=Sums)
     source_factors: Factors = field(factory=Factors)
     converted_factors: Factors = field(factory=Factors)
@@ -89,7 +101,10 @@ def compare(pair: Pair, sides: Sides, progress: Callable[[int], None]) -> Differ
     for stored in (*pair.source, pair.converted):
         if stored.trouble is not None:
             raise ValueError(f"{stored.tensor}: {stored.trouble}")
-    source = _source(pair, sides)
+    try:
+        source = _source(pair, sides)
+    except pairing.ShapeError as error:
+        return Difference(exact=False, found=Found(Mistake.SHAPE, str(error)))
     if pair.rule is Rule.DECAY:
         return _decay(pair, sides, source.numbers(0, source.stored.rows))
     wanted = pair.source[0].shape if source.made is None else source.made.shape
@@ -122,14 +137,17 @@ def _shape(wanted: tuple[int, ...], there: tuple[int, ...]) -> Found | None:
 def _decay(pair: Pair, sides: Sides, stored: Numbers) -> Difference:
     converted = sides.converted.numbers(pair.converted, 0, pair.converted.rows).reshape(-1)
     right = pairing.expected(pair, (stored,))
-    if right.shape == converted.shape and np.allclose(converted, right, rtol=1e-6, atol=0):
+    if right.shape == converted.shape and np.allclose(converted, right, rtol=1e-6, atol=0, equal_nan=True):
         # Exponentials of two libraries differ in the last bit.
         return Difference(exact=True)
-    found = mistakes.decay(stored, converted, pair.heads)
-    difference = Difference(exact=False, found=found)
+    difference = Difference(exact=False, found=mistakes.decay(stored, converted, pair.heads))
     if right.shape == converted.shape:
         difference.sums.add(right, converted)
-        difference.found = found or Found(Mistake.ALTERED)
+        difference.lost = int(np.count_nonzero(np.isfinite(right) & ~np.isfinite(converted)))
+        if difference.found is None and difference.lost:
+            difference.found = Found(Mistake.NOT_FINITE, f"{difference.lost:,} numbers")
+        if difference.found is None and pair.converted.coding in ("F32", "F64"):
+            difference.found = Found(Mistake.ALTERED)
     return difference
 
 
@@ -201,8 +219,34 @@ def _compare_rows(
     if not rows.size:
         return []
     difference.exact = False
+    _count_losses(pair, here, there, difference)
     picked = rows[np.linspace(0, rows.size - 1, min(rows.size, _BAD_ROWS)).astype(np.int64)]
     return [first + int(row) for row in picked]
+
+
+def _count_losses(pair: Pair, here: Numbers, there: Numbers, difference: Difference) -> None:
+    """Rows and groups that a bound on the whole weight would not show. Very small ones may be rounded to zero."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        energy = np.square(here).sum(axis=1)
+        counts = energy > _NEGLIGIBLE * (energy.mean() if energy.size else 0)
+        left = np.square(here - there).sum(axis=1)
+    difference.unlike += int(np.count_nonzero(counts & ~(left <= _ROW_IS_UNLIKE * energy)))
+    if here.shape[1] % mxfp4.BLOCK == 0 and pair.converted.coding in _APART:
+        here, there = (one.reshape(-1, mxfp4.BLOCK) for one in (here, there))
+        with np.errstate(over="ignore", invalid="ignore"):
+            energy = np.square(here).sum(axis=1)
+            counts = energy > _NEGLIGIBLE * energy.mean()
+    difference.zeroed += int(np.count_nonzero(counts & ~there.any(axis=1)))
+
+
+def _held_exactly(pair: Pair) -> bool:
+    """Whether the converted type holds every number that should be there."""
+    codings = {one.coding for one in pair.source}
+    if pair.rule is Rule.PRODUCT:
+        # A product of two numbers of at most 11 bits has 22, which F32 holds.
+        return codings <= {"BF16", "F16"} and pair.converted.coding in ("F32", "F64")
+    plain = all(one.scales is None or one.coding == MXFP4 for one in pair.source)
+    return plain and all(pair.converted.coding in _EXACT.get(one, ()) for one in codings)
 
 
 def _explain(pair: Pair, sides: Sides, source: _Source, bad: list[int], difference: Difference) -> None:
@@ -215,16 +259,21 @@ def _explain(pair: Pair, sides: Sides, source: _Source, bad: list[int], differen
         return
     sample = _sample(pair, sides, source, bad)
     difference.found = mistakes.recognise(sample)
-    if difference.found is not None:
+    if difference.found is not None and difference.found.mistake is not Mistake.TWICE:
         return
     cosine = difference.sums.cosine
+    own, there = pair.source[0].coding, pair.converted.coding
     if cosine is not None and cosine < _UNLIKE:
         difference.suspect = _suspect(pair, sides, source)
-    own = pair.source[0]
-    if pair.rule is Rule.SAME and pair.converted.coding in _EXACT.get(own.coding, ()):
-        difference.found = Found(Mistake.ALTERED, f"{own.coding} to {pair.converted.coding}")
-    elif own.coding == MXFP4 and difference.sums.nmse > _TWICE and difference.suspect is None:
-        difference.found = Found(Mistake.TWICE, f"{own.coding} to {pair.converted.coding}")
+    if _held_exactly(pair):
+        difference.found = Found(Mistake.ALTERED, f"{own} to {there}, NMSE {difference.sums.nmse:.2g}")
+    elif difference.zeroed:
+        difference.found = Found(Mistake.ZEROED, f"{difference.zeroed:,} in the first of them")
+    elif difference.unlike and difference.sums.nmse < _REST_IS_ALIKE and difference.suspect is None:
+        told = f"{difference.unlike:,} of {pair.converted.rows:,} rows in the first of them"
+        difference.found = Found(Mistake.ROWS, told)
+    elif own == MXFP4 and difference.sums.nmse > _TWICE and difference.suspect is None:
+        difference.found = Found(Mistake.TWICE, f"{own} to {there}")
 
 
 def _sample(pair: Pair, sides: Sides, source: _Source, bad: list[int]) -> mistakes.Sample:
@@ -250,9 +299,9 @@ def _sample(pair: Pair, sides: Sides, source: _Source, bad: list[int]) -> mistak
 
 def _rounding(source: Numbers, pair: Pair) -> float | None:
     """The NMSE that the converted type causes by itself."""
-    coding = pair.converted.coding
-    if coding in _EXACT.get(pair.source[0].coding, ()) and pair.rule is Rule.SAME:
+    if _held_exactly(pair):
         return 0.0
+    coding = pair.converted.coding
     rounded = ggml.rounded(source, coding) if pair.converted.scales is None else None
     return None if rounded is None else measures.nmse(source, rounded)
 

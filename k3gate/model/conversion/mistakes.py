@@ -29,7 +29,7 @@ _LEAST_LOSS = 1e-8
 """Less is no type of weights, but the last bits of float32."""
 _SMALLEST_HALF = 2.0**-14
 """The smallest normal number of F16; what is below is a subnormal, or zero where these are flushed."""
-_SHIFTS = range(-16, 17)
+_SHIFTS = range(-60, 61)
 
 
 class Mistake(StrEnum):
@@ -46,6 +46,8 @@ class Mistake(StrEnum):
     FLUSHED = "scales_flushed"
     NAN = "scales_nan"
     NOT_FINITE = "not_finite"
+    ZEROED = "zeroed"
+    ROWS = "rows_damaged"
     DECAY_PADDING = "decay_padding"
     DECAY_EXPONENTIAL = "decay_exponential"
     ALTERED = "altered"
@@ -64,6 +66,8 @@ WORDS: Mapping[Mistake, str] = {
     Mistake.FLUSHED: "small scales became zero, as F16 without subnormal numbers makes them",
     Mistake.NAN: "scales are no numbers",
     Mistake.NOT_FINITE: "numbers became infinite, or no numbers",
+    Mistake.ZEROED: "rows, or groups that have a scale of their own, became zero",
+    Mistake.ROWS: "some rows are unlike the source, while the others are like it",
     Mistake.DECAY_PADDING: "the padding of A_log was converted as if it were heads",
     Mistake.DECAY_EXPONENTIAL: "the exponential of A_log was left out, or taken twice",
     Mistake.ALTERED: "the type holds the source's numbers exactly, and they are others",
@@ -211,7 +215,8 @@ def _transposed(sample: Sample, before: float) -> Found | None:
 
 def _twice(sample: Sample, before: float) -> Found | None:
     """A loss that the converted type does not cause, spread over the weight, of numbers that are still alike."""
-    if sample.rounding is None or before <= max(_OWN_LOSS * sample.rounding, _LEAST_LOSS):
+    # Where the type holds the source's numbers, others are no loss but an alteration.
+    if not sample.rounding or before <= max(_OWN_LOSS * sample.rounding, _LEAST_LOSS):
         return None
     if measures.cosine(sample.source, sample.converted) < _ALIKE:
         return None

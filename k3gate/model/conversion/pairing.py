@@ -18,6 +18,10 @@ from k3gate.model.conversion.naming import Name
 from k3gate.model.conversion.stored import Stored
 
 
+class ShapeError(ValueError):
+    """A folded weight does not have the shape that its source calls for."""
+
+
 class Rule(StrEnum):
     """How a converted weight comes from its source."""
 
@@ -30,13 +34,17 @@ class Rule(StrEnum):
 
 @frozen
 class Pair:
-    """A converted weight and what it is made of. `heads`: of attention, for the rules that need them."""
+    """A converted weight and what it is made of. `heads`: of attention, for the rules that need them; `other`: the
+    shape of the other half of a weight that was split; `keys`: how many rows of a head are keys, where that is known.
+    """
 
     name: Name
     rule: Rule
     source: tuple[Stored, ...]
     converted: Stored
     heads: int | None = None
+    other: tuple[int, ...] = ()
+    keys: int | None = None
 
     @property
     def group(self) -> str:
@@ -64,13 +72,16 @@ _DECAY = "ssm_a"
 _HEADS = ("ssm_beta",)
 
 
-def pair(source: Mapping[Name, Stored], converted: Mapping[Name, Stored], *, folded: bool) -> Pairs:
-    """Bring the weights of one layer together. `folded`: the converter folds, as one to GGUF does."""
+def pair(
+    source: Mapping[Name, Stored], converted: Mapping[Name, Stored], *, folded: bool, keys: int | None = None
+) -> Pairs:
+    """Bring the weights of one layer together. `folded`: the converter folds, as one to GGUF does; `keys`: how many
+    rows of a head of MLA's compressed keys and values are keys, as the source's config says."""
     used: set[Name] = set()
     pairs: list[Pair] = []
     unknown: list[tuple[Name, Stored]] = []
     for name, stored in converted.items():
-        found = _found(name, stored, source, converted, folded=folded)
+        found = _found(name, stored, source, converted, folded=folded, keys=keys)
         if found is None:
             unknown.append((name, stored))
         else:
@@ -88,6 +99,7 @@ def _found(
     converted: Mapping[Name, Stored],
     *,
     folded: bool,
+    keys: int | None,
 ) -> tuple[Pair, tuple[Name, ...]] | None:
     own = source.get(name)
     if own is not None:
@@ -103,13 +115,23 @@ def _found(
     rule = _SPLIT.get(name.weight)
     whole = name._replace(weight=_WHOLE)
     if rule is not None and whole in source and len(stored.shape) == 3:
-        both = all(name._replace(weight=one) in converted for one in _SPLIT)
-        return Pair(name, rule, (source[whole],), stored, stored.shape[0]), (whole,) if both else ()
+        half = next(one for one in _SPLIT if one != name.weight)
+        other = converted.get(name._replace(weight=half))
+        made = Pair(
+            name,
+            rule,
+            (source[whole],),
+            stored,
+            stored.shape[0],
+            other.shape if other is not None else (),
+            keys,
+        )
+        return made, (whole,) if other is not None else ()
     return None
 
 
 def expected(pair: Pair, source: tuple[NDArray[np.float32], ...]) -> NDArray[np.float32]:
-    """The numbers that the rule makes of the whole source weights; `ValueError` where their shapes do not fit it."""
+    """The numbers that the rule makes of the whole source weights; `ShapeError` where their shapes do not fit it."""
     if pair.rule is Rule.PRODUCT:
         first, second = (one.reshape(-1) for one in source)
         return first * second
@@ -126,13 +148,23 @@ def _split(pair: Pair, whole: NDArray[np.float32]) -> NDArray[np.float32]:
     """Of [heads x (keys + values), latent] the keys [heads, latent, keys] or the values [heads, values, latent]."""
     heads, shape = pair.heads or 0, pair.converted.shape
     rows, latent = whole.shape
-    if not heads or rows % heads:
-        raise ValueError(f"{rows} rows are no whole number of {heads} heads")
-    both = whole.reshape(heads, rows // heads, latent)
-    # Which axis is the latent one also tells how many of the rows are keys.
-    other = shape[1] if shape[2] == latent else shape[2]
-    if other > rows // heads or latent not in shape[1:]:
-        raise ValueError(f"{shape} does not come from {heads} heads of {rows // heads} rows")
+    if not heads or rows % heads or latent not in shape[1:]:
+        raise ShapeError(f"{list(shape)} of {heads} heads, from {rows} rows of {latent}")
+    each = rows // heads
+    own = _other_axis(shape, latent)
+    if len(pair.other) == 3 and own + _other_axis(pair.other, latent) != each:
+        raise ShapeError(
+            f"{own} and {_other_axis(pair.other, latent)} rows of a head, where there are {each}"
+        )
+    keys = own if pair.rule is Rule.KEYS else each - own
+    if own > each or pair.keys not in (None, keys):
+        raise ShapeError(f"{keys} rows of a head taken for keys, which are {pair.keys or each}")
+    both = whole.reshape(heads, each, latent)
     if pair.rule is Rule.VALUES:
-        return np.ascontiguousarray(both[:, rows // heads - other :])
-    return np.ascontiguousarray(both[:, :other].transpose(0, 2, 1))
+        return np.ascontiguousarray(both[:, keys:])
+    return np.ascontiguousarray(both[:, :keys].transpose(0, 2, 1))
+
+
+def _other_axis(shape: tuple[int, ...], latent: int) -> int:
+    """How many rows a half has for a head, whichever way it lies."""
+    return shape[1] if shape[2] == latent else shape[2]

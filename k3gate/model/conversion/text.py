@@ -16,8 +16,8 @@ def sections(found: Compared) -> Iterator[tuple[str, Iterator[str]]]:
     """Titled sections of plain text of at most 100 columns."""
     yield "Mistakes", _mistakes(found)
     yield "Parts", _parts(found)
-    if found.lacking or found.added or found.not_read or found.left_out:
-        yield "Not compared", _open(found)
+    if found.lacking or found.added or found.not_read or found.left_out or found.notes:
+        yield "Besides", _open(found)
 
 
 def _mistakes(found: Compared) -> Iterator[str]:
@@ -63,6 +63,8 @@ def _part(name: str, part: Part) -> str:
 
 
 def _open(found: Compared) -> Iterator[str]:
+    for note in found.notes:
+        yield row("note", note)
     for part, number in sorted(found.left_out.items()):
         yield row("left out", f"{part}, {count(number, 'weight')}")
     if found.lacking:

@@ -94,6 +94,24 @@ def test_a_file_that_changed_is_not_known_by_its_earlier_digest(found: FileSet) 
     assert list(checksums.known(found.parts, sums)) == [found.parts[2].name]
 
 
+def test_a_copy_is_not_known_by_the_digest_of_its_original(tmp_path: Path) -> None:
+    """Size and time can be those of another file; device, inode and the kernel's own time cannot."""
+    path, copy = tmp_path / "a" / "x.safetensors", tmp_path / "b" / "x.safetensors"
+    for one, content in ((path, b"a" * 100), (copy, b"b" * 100)):
+        one.parent.mkdir()
+        one.write_bytes(content)
+        os.utime(one, ns=(1, 1))
+    sums = list(checksums.hash_files([Part(path.name, path, 100)], 1))
+    assert set(checksums.known([Part(path.name, path, 100)], sums)) == {path.name}
+    assert not checksums.known([Part(copy.name, copy, 100)], sums)
+
+
+def test_a_list_that_never_ends_is_not_waited_for(found: FileSet) -> None:
+    os.mkfifo(found.folder / "fifo")
+    with pytest.raises(UsageError, match="not a regular file"):
+        checksums.manifest(found, str(found.folder / "fifo"))
+
+
 @pytest.mark.parametrize("content", [b"", b"nothing here\n", b"{", b'{"checksums": 3}', b"\xff" * 100])
 def test_a_list_that_is_none_is_refused_in_a_line(found: FileSet, content: bytes) -> None:
     path = found.folder / "list"

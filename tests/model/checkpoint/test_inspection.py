@@ -352,7 +352,32 @@ def test_ckp_26_without_an_architecture_the_model_is_not_identified(
     path.write_bytes(gguf_file(pairs, [tensor("a.weight", [8])], 32))
     found = inspect(files.find(path))
     assert found.architecture.name == "not identified"
-    assert "does not say" in finding(found, "not_identified").observed
+    told = finding(found, "not_identified").observed
+    assert told == "the checkpoint does not say what it is: general.architecture is absent, or no text"
+
+
+def test_what_a_runtime_goes_by_is_in_the_digest(tmp_path: Path) -> None:
+    digests = set()
+    for used in (2, 9):
+        path = tmp_path / "x.gguf"
+        pairs = [pair("kimi-k3.expert_used_count", 4, struct.pack("<I", used))]
+        path.write_bytes(gguf_file(pairs, [tensor("a.weight", [8])], 32))
+        digests.add(inspect(files.find(path)).digest)
+    assert len(digests) == 2
+
+
+def test_nothing_to_load_is_damage(tmp_path: Path) -> None:
+    (tmp_path / "x.gguf").write_bytes(gguf_file([], [], 0))
+    found = inspect(files.find(tmp_path / "x.gguf"))
+    assert found.damaged and finding(found, "empty").title == "No tensors"
+
+
+def test_a_name_with_control_characters_is_shown_without_them(tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    evil = "\x1b]0;owned\x07\x1b[2J"
+    path.write_bytes(gguf_file([pair("general.architecture", 8, text(evil))], [tensor("a.weight", [8])], 32))
+    kind = inspect(files.find(path)).architecture
+    assert "\x1b" not in kind.name + kind.because
 
 
 # --- quantization ---

@@ -117,6 +117,8 @@ def config() -> dict[str, Any]:
             "hidden_size": HIDDEN,
             "num_experts": EXPERTS,
             "num_experts_per_token": 2,
+            "qk_nope_head_dim": KEYS,
+            "v_head_dim": VALUES,
             "linear_attn_config": {"full_attn_layers": [FULL + 1], "kda_layers": [1, 2]},
             "quantization_config": {
                 "quant_method": "compressed-tensors",

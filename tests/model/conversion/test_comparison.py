@@ -186,6 +186,39 @@ def test_what_is_missing_added_or_unreadable_is_told(tmp_path: Path, weights: We
     assert cut.not_read > 0 and "ends at byte" in cut.unread[0]
 
 
+def test_what_is_missing_in_several_layers_is_counted(tmp_path: Path, weights: Weights, source: Path) -> None:
+    converted = miniature.convert(weights)
+    for name in (
+        "blk.0.attn_norm.weight",
+        "blk.2.attn_norm.weight",
+        "blk.1.attn_k.weight",
+        "output_norm.weight",
+    ):
+        del converted[name]
+    found = run(source, miniature.write_gguf(tmp_path / "k3.gguf", converted))
+    assert found.lacking == 4
+    assert set(found.missing) == {"output_norm", "layer 0 attn_norm", "layer 1 attn_k", "layer 2 attn_norm"}
+    assert set(found.left_out) == {"vision_tower", "mm_projector"}
+
+
+def test_scales_that_were_never_written_are_noted(tmp_path: Path, weights: Weights) -> None:
+    """QNT-07."""
+    weights[f"{ROUTED}.1.w1.weight_scale"][:] = 0
+    source = miniature.write_checkpoint(tmp_path / "source", weights)
+    found = run(source, miniature.write_gguf(tmp_path / "k3.gguf", miniature.convert(weights, "BF16")))
+    assert found.lossless and "1 weight of the source with scales that are all the byte 0" in found.notes[0]
+
+
+def test_a_decay_in_half_precision_is_a_loss_and_no_alteration(
+    tmp_path: Path, weights: Weights, source: Path
+) -> None:
+    converted = miniature.convert(weights, "BF16")
+    array, _ = converted["blk.1.ssm_a"]
+    converted["blk.1.ssm_a"] = array, "F16"
+    found = run(source, miniature.write_gguf(tmp_path / "k3.gguf", converted))
+    assert not found.mistakes and 0 < found.parts["kda_attention"].worst[0] < 1e-6
+
+
 def test_a_scale_that_is_nowhere_is_no_number(tmp_path: Path, weights: Weights) -> None:
     """QNT-11."""
     converted = miniature.write_gguf(tmp_path / "k3.gguf", miniature.convert(weights))

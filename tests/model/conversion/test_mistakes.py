@@ -138,6 +138,68 @@ def beyond_f16(weights: Weights, converted: Converted) -> None:
         converted["blk.1.attn_q.weight"] = numbers, "F16"
 
 
+def times(weight: str, factor: float, kind: str) -> Plant:
+    def plant(_: Weights, converted: Converted) -> None:
+        array, _ = converted[weight]
+        converted[weight] = np.asarray(array, np.float32) * np.float32(factor), kind
+
+    return plant
+
+
+def through_eight_bits(_: Weights, converted: Converted) -> None:
+    array, _ = converted["blk.1.attn_q.weight"]
+    eight = gguf.GGMLQuantizationType.Q8_0
+    converted["blk.1.attn_q.weight"] = gguf.dequantize(gguf.quantize(array, eight), eight), "BF16"
+
+
+def one_value_of_a_split(_: Weights, converted: Converted) -> None:
+    array, _ = converted["blk.2.attn_v_b.weight"]
+    changed = np.array(array)
+    changed[1, 7, 9] *= 1.5
+    converted["blk.2.attn_v_b.weight"] = changed, "BF16"
+
+
+def infinite(_: Weights, converted: Converted) -> None:
+    array, kind = converted["blk.1.attn_res_score.weight"]
+    converted["blk.1.attn_res_score.weight"] = np.full_like(array, np.inf), kind
+
+
+def split(keys: int, values: int) -> Plant:
+    def plant(weights: Weights, converted: Converted) -> None:
+        whole = np.asarray(weights["language_model.model.layers.2.self_attn.kv_b_proj.weight"], np.float32)
+        both = whole.reshape(miniature.HEADS, miniature.KEYS + miniature.VALUES, miniature.LATENT)
+        turned = np.ascontiguousarray(both[:, :keys].transpose(0, 2, 1))
+        converted["blk.2.attn_k_b.weight"] = turned, "BF16" if keys % 32 == 0 else "F32"
+        converted["blk.2.attn_v_b.weight"] = both[:, both.shape[1] - values :], "BF16"
+
+    return plant
+
+
+def eight_bits(weight: str, change: Callable[[NDArray[Any]], None]) -> Plant:
+    """Blocks of Q8_0 [rows, count, 34] of a weight, changed as they are stored."""
+
+    def plant(_: Weights, converted: Converted) -> None:
+        array, _ = converted[weight]
+        raw = gguf.quantize(np.ascontiguousarray(array, np.float32), gguf.GGMLQuantizationType.Q8_0)
+        blocks = raw.reshape(len(raw), -1, 34)
+        change(blocks)
+        converted[weight] = raw, "Q8_0"
+
+    return plant
+
+
+def no_scale(blocks: NDArray[Any]) -> None:
+    blocks[3, 1, :2] = 0
+
+
+def impossible_scale(blocks: NDArray[Any]) -> None:
+    blocks[1, 0, :2] = np.array([np.nan], np.float16).view(np.uint8)
+
+
+def another_row(blocks: NDArray[Any]) -> None:
+    blocks[5] = blocks[90]
+
+
 def not_a_number_in_both(weights: Weights, converted: Converted) -> None:
     not_a_number(weights, converted)
     for name in ("w1", "w2", "w3"):
@@ -196,6 +258,24 @@ def one_row_of_the_trunk(_: Weights, converted: Converted) -> None:
         pytest.param(experts_in_another_type, Mistake.TWICE, "routed_experts", 12, id="mxfp4-to-q4_0"),
         pytest.param(flushed, Mistake.FLUSHED, "routed_experts", 1, id="flushed"),
         pytest.param(not_a_number, Mistake.NAN, "routed_experts", 3, id="QNT-07-nan"),
+        pytest.param(times("output.weight", 1e8, "F16"), Mistake.NOT_FINITE, "lm_head", 1, id="infinite-f16"),
+        pytest.param(infinite, Mistake.NOT_FINITE, "norms", 1, id="infinite-mix"),
+        pytest.param(
+            times("output.weight", 1.03, "BF16"), Mistake.ALTERED, "lm_head", 1, id="three-per-cent"
+        ),
+        pytest.param(times("blk.1.ffn_norm.weight", 1.001, "F32"), Mistake.ALTERED, "norms", 1, id="norm"),
+        pytest.param(
+            times("blk.1.ffn_res_score.weight", 1.001, "F32"), Mistake.ALTERED, "norms", 1, id="mix"
+        ),
+        pytest.param(through_eight_bits, Mistake.ALTERED, "kda_attention", 1, id="bf16-through-q8_0"),
+        pytest.param(one_value_of_a_split, Mistake.ALTERED, "mla_attention", 1, id="one-value-of-a-split"),
+        pytest.param(split(16, 48), Mistake.SHAPE, "mla_attention", 2, id="half-the-keys"),
+        pytest.param(split(48, 32), Mistake.SHAPE, "mla_attention", 2, id="values-taken-for-keys"),
+        pytest.param(eight_bits("output.weight", no_scale), Mistake.ZEROED, "lm_head", 1, id="no-scale"),
+        pytest.param(
+            eight_bits("output.weight", impossible_scale), Mistake.NAN, "lm_head", 1, id="scale-of-q8_0"
+        ),
+        pytest.param(eight_bits("output.weight", another_row), Mistake.ROWS, "lm_head", 1, id="another-row"),
         pytest.param(beyond_f16, Mistake.NOT_FINITE, "kda_attention", 1, id="beyond-f16"),
         pytest.param(not_a_number_in_both, Mistake.NAN, "routed_experts", 3, id="QNT-07-nan-in-source"),
         pytest.param(padded, Mistake.DECAY_PADDING, "kda_attention", 1, id="decay-padding"),
