@@ -8,7 +8,7 @@ VENV    ?= .venv
 PROFILE ?= quick
 TARGET  ?= residency-lab
 BIN     := $(VENV)/bin
-NATIVE  := probes/native k3gate/model/checkpoint/native
+NATIVE  := probes/native probes/native/gemm k3gate/model/checkpoint/native
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard $(NATIVE:%=%/*))
 
 .DEFAULT_GOAL := help
@@ -50,13 +50,13 @@ check: $(VENV)/.developing
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/clang-format --dry-run --Werror $(wildcard $(NATIVE:%=%/*.[ch]pp)) tests/native/*.cpp
+	$(BIN)/clang-format --dry-run --Werror $(wildcard $(NATIVE:%=%/*.[ch]pp) probes/native/gemm/*.inl) tests/native/*.cpp
 	$(BIN)/python tools/tidy.py
 
 format: $(VENV)/.developing
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(wildcard $(NATIVE:%=%/*.[ch]pp)) tests/native/*.cpp
+	$(BIN)/clang-format -i $(wildcard $(NATIVE:%=%/*.[ch]pp) probes/native/gemm/*.inl) tests/native/*.cpp
 
 bench: $(VENV)/.developing
 	$(BIN)/python benchmarks/read_bandwidth.py
