@@ -27,26 +27,26 @@ K3_LANES void transpose(__m512i (&rows)[16]) {
   __m512i a[16];
   __m512i b[16];
 #pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) {
+  for (std::size_t i = 0; i < 8; ++i) {
     a[2 * i] = _mm512_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
     a[2 * i + 1] = _mm512_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]);
   }
 #pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
+  for (std::size_t i = 0; i < 4; ++i) {
     b[4 * i] = _mm512_unpacklo_epi64(a[4 * i], a[4 * i + 2]);
     b[4 * i + 1] = _mm512_unpackhi_epi64(a[4 * i], a[4 * i + 2]);
     b[4 * i + 2] = _mm512_unpacklo_epi64(a[4 * i + 1], a[4 * i + 3]);
     b[4 * i + 3] = _mm512_unpackhi_epi64(a[4 * i + 1], a[4 * i + 3]);
   }
 #pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
+  for (std::size_t i = 0; i < 4; ++i) {
     a[i] = _mm512_shuffle_i32x4(b[i], b[4 + i], 0x88);
     a[4 + i] = _mm512_shuffle_i32x4(b[i], b[4 + i], 0xdd);
     a[8 + i] = _mm512_shuffle_i32x4(b[8 + i], b[12 + i], 0x88);
     a[12 + i] = _mm512_shuffle_i32x4(b[8 + i], b[12 + i], 0xdd);
   }
 #pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
+  for (std::size_t i = 0; i < 4; ++i) {
     rows[i] = _mm512_shuffle_i32x4(a[i], a[8 + i], 0x88);
     rows[8 + i] = _mm512_shuffle_i32x4(a[i], a[8 + i], 0xdd);
     rows[4 + i] = _mm512_shuffle_i32x4(a[4 + i], a[12 + i], 0x88);

@@ -1,7 +1,11 @@
-// Zeroed memory at a line of 64 bytes, as kernels want it.
+// Zeroed memory at a line of 64 bytes, as kernels want it; where it is large, of huge pages if they are to be
+// had.
 #pragma once
 
+#include <sys/mman.h>
+
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -13,7 +17,11 @@ class Buffer {
   Buffer() = default;
   explicit Buffer(std::size_t bytes) : bytes_(bytes) {
     if (bytes == 0) return;
-    memory_.reset(static_cast<std::byte*>(::operator new(bytes, std::align_val_t{64})));
+    const std::size_t unit = bytes < kHuge / 4 ? 64 : kHuge;
+    const std::size_t whole = (bytes + unit - 1) / unit * unit;
+    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(unit, whole)));
+    if (memory_ == nullptr) throw std::bad_alloc();
+    if (unit == kHuge) madvise(memory_.get(), whole, MADV_HUGEPAGE);
     std::memset(memory_.get(), 0, bytes);
   }
 
@@ -25,8 +33,10 @@ class Buffer {
   }
 
  private:
+  static constexpr std::size_t kHuge = std::size_t{2} << 20;
+
   struct Free {
-    void operator()(std::byte* memory) const { ::operator delete(memory, std::align_val_t{64}); }
+    void operator()(std::byte* memory) const { std::free(memory); }
   };
   std::size_t bytes_ = 0;
   std::unique_ptr<std::byte, Free> memory_;

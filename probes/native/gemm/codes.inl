@@ -37,16 +37,15 @@ K3_TARGET __attribute__((noinline)) void run_codes(const std::byte* blocks, std:
         second[token] = Lanes::input(inputs + static_cast<std::size_t>(token) * token_bytes + kRowBytes, at);
       }
 #pragma GCC unroll 16
-      for (int i = 0; i < Rows; ++i) {
-        const auto codes =
-            Lanes::load(codes_of + static_cast<std::size_t>(i) * kRowBytes + at * Lanes::kBytes);
+      for (std::size_t i = 0; i < Rows; ++i) {
+        const auto codes = Lanes::load(codes_of + i * kRowBytes + at * Lanes::kBytes);
         const auto low =
             Lanes::look_up(Lanes::load(tables + places[2 * i] + at * Lanes::kBytes), Lanes::low(codes));
         const auto high =
             Lanes::look_up(Lanes::load(tables + places[2 * i + 1] + at * Lanes::kBytes), Lanes::high(codes));
 #pragma GCC unroll 8
         for (int token = 0; token < Tokens; ++token) {
-          auto& sum = sums[token * Rows + i];
+          auto& sum = sums[static_cast<std::size_t>(token) * Rows + i];
           sum = Lanes::dot(sum, low, first[token]);
           sum = Lanes::dot(sum, high, second[token]);
         }

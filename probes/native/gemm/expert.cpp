@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "rounding.hpp"
 #include "situ.hpp"
@@ -23,8 +22,7 @@ Comparison compare_situ(ExpertWorkspace& workspace, std::size_t tokens, std::siz
         found.first_row = i;
         found.first_token = token;
       }
-      found.worst =
-          std::max(found.worst, std::isnan(ratio) ? std::numeric_limits<double>::infinity() : ratio);
+      if (!(ratio <= found.worst)) found.worst = std::isnan(ratio) ? HUGE_VAL : ratio;
     }
   }
   return found;

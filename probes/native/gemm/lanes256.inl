@@ -30,7 +30,7 @@ struct Lanes256 {
   static constexpr std::size_t kTokens = 2;
   static constexpr std::size_t kMostDirect = 1;
   static constexpr int kRowsOfOne = 8;
-  static constexpr std::size_t kPrefetch = 8 * 1088;
+  static constexpr std::size_t kPrefetch = 8 * kCodeBlockBytes;
 
   K3_LANES Vector load(const void* from) { return _mm256_loadu_si256(static_cast<const __m256i*>(from)); }
   K3_LANES void store(void* to, Vector value) { _mm256_storeu_si256(static_cast<__m256i*>(to), value); }

@@ -31,7 +31,7 @@ struct Lanes512 {
   static constexpr std::size_t kInputBytes = 64;  // of activations that go with one block
   static constexpr std::size_t kMostDirect = 4;
   static constexpr int kRowsOfOne = 16;
-  static constexpr std::size_t kPrefetch = 8 * 1088;
+  static constexpr std::size_t kPrefetch = 8 * kCodeBlockBytes;
 
   K3_LANES Vector load(const void* from) { return _mm512_loadu_si512(from); }
   K3_LANES void store(void* to, Vector value) { _mm512_storeu_si512(to, value); }

@@ -129,7 +129,7 @@ class TileProduct {
     }
     ahead_ = weights_.tile(tile);
     ahead_end_ = weights_.data + (*weights_.tiles)[std::min(tile + 2, weights_.tile_count())];
-    const std::size_t steps = depth_blocks_ * ((token_tiles_ + 1) / 2);
+    const std::size_t steps = std::max<std::size_t>(1, depth_blocks_ * ((token_tiles_ + 1) / 2));
     ahead_step_ = static_cast<std::size_t>(ahead_end_ - ahead_) / steps / 64 * 64 + 64;
   }
 

@@ -122,7 +122,7 @@ Region Trial::run(Team& team, std::size_t tokens, std::uint64_t calls) {
   const std::size_t threads = team.cpus().size();
   prepare(threads, tokens);
   const std::size_t start = next_;
-  const Region region = team.execute([&](std::size_t index, ThreadReport& report) {
+  Region region = team.execute([&](std::size_t index, ThreadReport& report) {
     Thread& thread = threads_[index];
     // Threads take items in turn: none reads what another has just brought into a shared cache.
     for (std::uint64_t i = 0; i < calls; ++i)
