@@ -60,6 +60,8 @@ void Trial::fill(std::uint64_t seed) {
   if (count == 0) throw std::invalid_argument("the pool holds not one of these");
   items_.resize(count);
   auto* const base = reinterpret_cast<std::byte*>(pool_.words());
+  // What no item takes is touched too, so that the pages of the whole pool can be checked.
+  std::memset(base + count * starts[matrices], 0, pool_.bytes() - count * starts[matrices]);
   for (std::size_t item = 0; item < count; ++item) {
     for (std::size_t i = 0; i < matrices; ++i) {
       std::byte* const to = base + item * starts[matrices] + starts[i];
