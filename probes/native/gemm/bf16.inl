@@ -22,7 +22,7 @@ K3_TARGET void run_bf16(const Call& call) {
   prepare_activations<Lanes>(call, weights.depth);
   for (std::size_t tile = 0; tile < weights.tile_count(); ++tile) {
     const Finish finish{call.output + tile * kTileRows, weights.rows, nullptr, nullptr, 0, nullptr, false};
-    run_tile<Lanes>(weights.tile(tile), blocks, call.workspace->activations(), blocks * Lanes::kInputBytes,
+    run_tile<Lanes>({weights.tile(tile), blocks}, call.workspace->activations(), blocks * Lanes::kInputBytes,
                     call.tokens, rows_of_tile(weights, tile), finish, next_tile(weights, tile));
   }
 }
@@ -41,7 +41,7 @@ K3_TARGET void run_mxfp4_bf16(const Call& call) {
       Decode(at + sizeof head, head.blocks, call.workspace->decoded());
       const Finish finish{
           call.output + tile * kTileRows, weights.rows, head.scale, nullptr, 0, nullptr, !first};
-      run_tile<Lanes>(call.workspace->decoded(), kBlocks * head.blocks,
+      run_tile<Lanes>({call.workspace->decoded(), kBlocks * head.blocks},
                       call.workspace->activations() + kBlocks * head.first_block * Lanes::kInputBytes,
                       columns / kGroup * Lanes::kInputBytes, call.tokens, rows_of_tile(weights, tile), finish,
                       next_tile(weights, tile));

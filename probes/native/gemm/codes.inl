@@ -73,9 +73,10 @@ K3_TARGET inline void run_coded_tile(const std::byte* blocks, std::size_t count,
 
 // Blocks of codes to blocks of bytes, twice as many.
 template <class Lanes>
-K3_TARGET inline void decode_codes(const std::byte* blocks, std::size_t count, std::byte* to) {
+K3_TARGET inline void decode_codes(const std::byte* blocks, std::size_t count, std::byte* to,
+                                   std::size_t stride = kBlockBytes) {
   const auto* const tables = reinterpret_cast<const std::byte*>(code_tables());
-  for (std::size_t block = 0; block < count; ++block, blocks += kCodeBlockBytes, to += 2 * kBlockBytes) {
+  for (std::size_t block = 0; block < count; ++block, blocks += kCodeBlockBytes, to += 2 * stride) {
     const auto* const places = reinterpret_cast<const std::uint16_t*>(blocks + kBlockBytes);
 #pragma GCC unroll 4
     for (std::size_t row = 0; row < kTileRows; ++row) {
@@ -84,7 +85,7 @@ K3_TARGET inline void decode_codes(const std::byte* blocks, std::size_t count, s
         const auto codes = Lanes::load(blocks + row * kRowBytes + at);
         Lanes::store(to + row * kRowBytes + at,
                      Lanes::look_up(Lanes::load(tables + places[2 * row] + at), Lanes::low(codes)));
-        Lanes::store(to + kBlockBytes + row * kRowBytes + at,
+        Lanes::store(to + stride + row * kRowBytes + at,
                      Lanes::look_up(Lanes::load(tables + places[2 * row + 1] + at), Lanes::high(codes)));
       }
     }
@@ -123,9 +124,9 @@ K3_TARGET void run_mxfp4(const Call& call) {
           run_coded_tile<Lanes, kQuad, 4>(blocks, head.blocks, inputs_at, columns, rows, finish, {});
           break;
         default:
-          decode_codes<Lanes>(blocks, head.blocks, call.workspace->decoded());
-          run_tile<Lanes>(call.workspace->decoded(), 2 * head.blocks, inputs_at, columns, call.tokens, rows,
-                          finish, next_tile(weights, tile));
+          decode_codes<Lanes>(blocks, head.blocks, call.workspace->decoded(), kDecodedStride);
+          run_tile<Lanes>({call.workspace->decoded(), 2 * head.blocks, kDecodedStride}, inputs_at, columns,
+                          call.tokens, rows, finish, next_tile(weights, tile));
       }
       last = head.last != 0;
       at = blocks + head.blocks * kCodeBlockBytes;
@@ -145,7 +146,7 @@ K3_TARGET void run_int8(const Call& call) {
     const auto& head = *reinterpret_cast<const RowsHead*>(weights.tile(tile));
     const Finish finish{call.output + tile * kTileRows, weights.rows, head.scale, head.sum, Lanes::kOffset,
                         call.workspace->scales(),       false};
-    run_tile<Lanes>(weights.tile(tile) + sizeof head, blocks, inputs, columns, call.tokens,
+    run_tile<Lanes>({weights.tile(tile) + sizeof head, blocks}, inputs, columns, call.tokens,
                     rows_of_tile(weights, tile), finish, next_tile(weights, tile));
   }
 }

@@ -26,10 +26,30 @@ struct Finish {
 };
 
 template <class Element>
+K3_TARGET inline void finish_quad(const Finish& finish, const Element* totals, int row, float token_scale,
+                                  float* to) {
+  __m128 value;
+  if constexpr (std::is_integral_v<Element>) {
+    const auto* const sums = reinterpret_cast<const __m128i*>(finish.sums + row);
+    const __m128i extra = _mm_mullo_epi32(_mm_loadu_si128(sums), _mm_set1_epi32(finish.offset));
+    const __m128i total = _mm_loadu_si128(reinterpret_cast<const __m128i*>(totals + row));
+    value = _mm_cvtepi32_ps(_mm_sub_epi32(total, extra));
+  } else {
+    value = _mm_loadu_ps(totals + row);
+  }
+  if (finish.row_scales != nullptr) value = _mm_mul_ps(value, _mm_loadu_ps(finish.row_scales + row));
+  value = _mm_mul_ps(value, _mm_set1_ps(token_scale));
+  if (finish.add) value = _mm_add_ps(value, _mm_loadu_ps(to + row));
+  _mm_storeu_ps(to + row, value);
+}
+
+template <class Element>
 K3_TARGET inline void finish_rows(const Finish& finish, const Element* totals, int rows, int token) {
   float* const to = finish.output + static_cast<std::size_t>(token) * finish.stride;
   const float token_scale = finish.token_scales == nullptr ? 1.0F : finish.token_scales[token];
-  for (int row = 0; row < rows; ++row) {
+  int row = 0;
+  for (; row + kQuad <= rows; row += kQuad) finish_quad(finish, totals, row, token_scale, to);
+  for (; row < rows; ++row) {
     float value = 0;
     if constexpr (std::is_integral_v<Element>) {
       value = static_cast<float>(totals[row] - finish.offset * finish.sums[row]);
@@ -41,6 +61,21 @@ K3_TARGET inline void finish_rows(const Finish& finish, const Element* totals, i
     to[row] = finish.add ? to[row] + value : value;
   }
 }
+
+// A run of blocks, `stride` bytes apart.
+struct Blocks {
+  const std::byte* first;
+  std::size_t count;
+  std::size_t stride = kBlockBytes;
+
+  K3_TARGET inline Blocks from_row(int row) const {
+    return {first + static_cast<std::size_t>(row) * kRowBytes, count, stride};
+  }
+};
+
+// Decoded blocks lie a line further apart: at 1024 bytes, those of four rows would meet in a quarter of the
+// nearest cache.
+inline constexpr std::size_t kDecodedStride = kBlockBytes + 64;
 
 // What else to fetch while computing.
 struct Ahead {
@@ -55,17 +90,16 @@ struct Ahead {
   }
 };
 
-// Rows x Tokens sums over `count` blocks that lie `stride` bytes apart.
+// Rows x Tokens sums over all blocks.
 template <class Lanes, int Rows, int Tokens>
-K3_TARGET inline __attribute__((always_inline)) void multiply_blocks(const std::byte* blocks,
-                                                                     std::size_t count,
+K3_TARGET inline __attribute__((always_inline)) void multiply_blocks(const Blocks& blocks,
                                                                      const std::byte* activations,
                                                                      std::size_t token_bytes, Ahead& ahead,
                                                                      typename Lanes::Element* totals) {
   typename Lanes::Sum sums[Rows * Tokens];
   for (auto& sum : sums) sum = Lanes::none();
-  for (std::size_t block = 0; block < count; ++block) {
-    const std::byte* const weights = blocks + block * kBlockBytes;
+  for (std::size_t block = 0; block < blocks.count; ++block) {
+    const std::byte* const weights = blocks.first + block * blocks.stride;
     const std::byte* const inputs = activations + block * Lanes::kInputBytes;
     ahead.fetch();
 #pragma GCC unroll 2
@@ -89,42 +123,40 @@ K3_TARGET inline __attribute__((always_inline)) void multiply_blocks(const std::
 }
 
 template <class Lanes, int Rows, int Tokens>
-K3_TARGET __attribute__((noinline)) void run_blocks(const std::byte* blocks, std::size_t count,
-                                                    const std::byte* activations, std::size_t token_bytes,
-                                                    int rows, const Finish& finish, Ahead& ahead) {
+K3_TARGET __attribute__((noinline)) void run_blocks(const Blocks& blocks, const std::byte* activations,
+                                                    std::size_t token_bytes, int rows, const Finish& finish,
+                                                    Ahead& ahead) {
   typename Lanes::Element totals[Rows * Tokens];
-  multiply_blocks<Lanes, Rows, Tokens>(blocks, count, activations, token_bytes, ahead, totals);
+  multiply_blocks<Lanes, Rows, Tokens>(blocks, activations, token_bytes, ahead, totals);
   for (int token = 0; token < Tokens; ++token)
     finish_rows(finish, totals + token * Rows, rows < Rows ? rows : Rows, token);
 }
 
 template <class Lanes, int Tokens>
-K3_TARGET inline void run_tokens(int tokens, const std::byte* blocks, std::size_t count,
-                                 const std::byte* activations, std::size_t token_bytes, int rows,
-                                 const Finish& finish, Ahead& ahead) {
+K3_TARGET inline void run_tokens(int tokens, const Blocks& blocks, const std::byte* activations,
+                                 std::size_t token_bytes, int rows, const Finish& finish, Ahead& ahead) {
   if constexpr (Tokens > 1) {
     if (tokens < Tokens) {
-      run_tokens<Lanes, Tokens - 1>(tokens, blocks, count, activations, token_bytes, rows, finish, ahead);
+      run_tokens<Lanes, Tokens - 1>(tokens, blocks, activations, token_bytes, rows, finish, ahead);
       return;
     }
   }
-  run_blocks<Lanes, kQuad, Tokens>(blocks, count, activations, token_bytes, rows, finish, ahead);
+  run_blocks<Lanes, kQuad, Tokens>(blocks, activations, token_bytes, rows, finish, ahead);
 }
 
 // A run of blocks against all tokens. `rows`: of the tile, that exist. `activations`: of the run's first
 // column.
 template <class Lanes>
-K3_TARGET inline void run_tile(const std::byte* blocks, std::size_t count, const std::byte* activations,
-                               std::size_t token_bytes, std::size_t tokens, int rows, Finish finish,
-                               Ahead ahead) {
+K3_TARGET inline void run_tile(const Blocks& blocks, const std::byte* activations, std::size_t token_bytes,
+                               std::size_t tokens, int rows, Finish finish, Ahead ahead) {
   if (tokens == 1) {
     for (int row = 0; row < rows; row += Lanes::kRowsOfOne) {
       Finish part = finish;
       part.output += row;
       if (part.row_scales != nullptr) part.row_scales += row;
       if (part.sums != nullptr) part.sums += row;
-      run_blocks<Lanes, Lanes::kRowsOfOne, 1>(blocks + static_cast<std::size_t>(row) * kRowBytes, count,
-                                              activations, token_bytes, rows - row, part, ahead);
+      run_blocks<Lanes, Lanes::kRowsOfOne, 1>(blocks.from_row(row), activations, token_bytes, rows - row,
+                                              part, ahead);
     }
     return;
   }
@@ -138,9 +170,9 @@ K3_TARGET inline void run_tile(const std::byte* blocks, std::size_t count, const
       if (quad.row_scales != nullptr) quad.row_scales += row;
       if (quad.sums != nullptr) quad.sums += row;
       if (quad.token_scales != nullptr) quad.token_scales += token;
-      run_tokens<Lanes, Lanes::kTokens>(
-          static_cast<int>(some), blocks + static_cast<std::size_t>(row) * kRowBytes, count,
-          activations + token * token_bytes, token_bytes, rows - row, quad, ahead);
+      run_tokens<Lanes, Lanes::kTokens>(static_cast<int>(some), blocks.from_row(row),
+                                        activations + token * token_bytes, token_bytes, rows - row, quad,
+                                        ahead);
     }
     token += some;
   }
