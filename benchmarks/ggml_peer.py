@@ -48,6 +48,7 @@ class Products:
         self._base.ggml_nbytes.restype = ctypes.c_size_t
         self._rows, self._depth = rows, depth
         self._cpu.ggml_cpu_init()
+        ctypes.memset(address, 0, size)  # all of it, so that its pages can be checked
         self._weights_context = self._context(address, size)
         self._weights: list[int] = []
         dice = random.Random(seed)

@@ -134,21 +134,18 @@ class TileProduct {
   }
 
   void run_depth(const TileRun (&runs)[2], int count, std::size_t first, std::size_t blocks) {
-    constexpr std::size_t kEach = blocks_of_packed(kDecoding);
+    decode_later(runs, count, 0, std::min(kChunkBlocks, blocks), 1);
     for (std::size_t done = 0; done < blocks;) {
       const std::size_t some = std::min(kChunkBlocks, blocks - done);
-      const std::byte* loads[2] = {};
-      for (int i = 0; i < count; ++i) {
-        const std::byte* const packed = runs[i].blocks + done / kEach * packed_block_bytes(kDecoding);
-        loads[i] = packed;
-        if constexpr (kDecoding != Decoding::kNone) {
-          std::byte* const to = decoded_ + static_cast<std::size_t>(i) * kChunkBlocks * kBlockBytes;
-          Help::decode(kDecoding, packed, some / kEach, to);
-          loads[i] = to;
-        }
+      while (decode_next()) {
       }
+      const std::byte* const loads[2] = {pending_.to[0], pending_.to[1]};
       const bool begin = done == 0;
       const bool end = done + some == blocks;
+      // While these blocks are multiplied, so that the decoding costs no time of its own.
+      if (!end)
+        decode_later(runs, count, done + some, std::min(kChunkBlocks, blocks - done - some),
+                     some * ((token_tiles_ + 1) / 2));
       for (std::size_t token = 0; token < token_tiles_; token += 2) {
         const int tokens = token + 1 < token_tiles_ ? 2 : 1;
         if (count == 2 && tokens == 2) run_chunk<2, 2>(runs, loads, first + done, some, token, begin, end);
@@ -158,6 +155,38 @@ class TileProduct {
       }
       done += some;
     }
+  }
+
+  // Sets out a chunk, from block `done` of the runs, to be decoded within `steps`; undecoded ones are loaded
+  // as they lie.
+  void decode_later(const TileRun (&runs)[2], int count, std::size_t done, std::size_t blocks,
+                    std::size_t steps) {
+    constexpr std::size_t kEach = blocks_of_packed(kDecoding);
+    parity_ ^= 1;
+    for (int i = 0; i < count; ++i) {
+      pending_.packed[i] = runs[i].blocks + done / kEach * packed_block_bytes(kDecoding);
+      pending_.to[i] = pending_.packed[i];
+      if constexpr (kDecoding != Decoding::kNone)
+        pending_.to[i] = decoded_ + (2 * parity_ + static_cast<std::size_t>(i)) * kChunkBlocks * kBlockBytes;
+    }
+    pending_.each = blocks / kEach;
+    pending_.left = kDecoding == Decoding::kNone ? 0 : pending_.each * static_cast<std::size_t>(count);
+    pending_.interval = pending_.left == 0 ? 1 : std::max<std::size_t>(1, steps / pending_.left);
+    pending_.step = 0;
+  }
+
+  // One packed block; false where none is left.
+  bool decode_next() {
+    if constexpr (kDecoding == Decoding::kNone) return false;
+    if (pending_.left == 0) return false;
+    --pending_.left;
+    const std::size_t tile = pending_.left / pending_.each;
+    const std::size_t block = pending_.left % pending_.each;
+    // Its place within the decoded memory, which `to` gives as what is only loaded.
+    std::byte* const to = decoded_ + (2 * parity_ + tile) * kChunkBlocks * kBlockBytes +
+                          block * blocks_of_packed(kDecoding) * kBlockBytes;
+    Help::decode(kDecoding, pending_.packed[tile] + block * packed_block_bytes(kDecoding), 1, to);
+    return true;
   }
 
   template <int C, int A, int B>
@@ -176,6 +205,7 @@ class TileProduct {
     std::byte* const kept = sums_ + token / 2 * 4 * kBlockBytes;
     begin ? zero_sums<kRuns, kTokens>() : load_sums<kRuns, kTokens>(kept);
     for (std::size_t i = 0; i < count; ++i) {
+      if (kDecoding != Decoding::kNone && ++pending_.step % pending_.interval == 0) decode_next();
       for (std::size_t line = 0; line < ahead_step_ && ahead_ < ahead_end_; line += 64, ahead_ += 64)
         __builtin_prefetch(ahead_, 0, 2);
       Tiles::template load<4>(loads[0] + i * kBlockBytes, kRowBytes);
@@ -224,6 +254,15 @@ class TileProduct {
     if constexpr (kRuns == 2 && kTokens == 2) Tiles::template store<3>(to + 3 * kBlockBytes, kRowBytes);
   }
 
+  struct Pending {
+    const std::byte* packed[2] = {};
+    const std::byte* to[2] = {};
+    std::size_t each = 1;  // packed blocks of one tile
+    std::size_t left = 0;
+    std::size_t interval = 1;  // steps from one to the next
+    std::size_t step = 0;
+  };
+
   const Call& call_;
   const Packed& weights_;
   std::size_t depth_blocks_ = 0;  // of 64 bytes a row
@@ -232,6 +271,8 @@ class TileProduct {
   std::byte* sums_ = nullptr;
   std::byte* decoded_ = nullptr;
   const float* token_scales_ = nullptr;
+  Pending pending_;
+  std::size_t parity_ = 0;  // chunks take turns in two halves of the decoded memory
   const std::byte* ahead_ = nullptr;
   const std::byte* ahead_end_ = nullptr;
   std::size_t ahead_step_ = 64;
