@@ -8,7 +8,7 @@ VENV    ?= .venv
 PROFILE ?= quick
 TARGET  ?= residency-lab
 BIN     := $(VENV)/bin
-NATIVE  := probes/native k3gate/model/checkpoint/native
+NATIVE  := probes/native probes/native/gemm k3gate/model/checkpoint/native
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard $(NATIVE:%=%/*))
 
 .DEFAULT_GOAL := help
@@ -50,13 +50,13 @@ check: $(VENV)/.developing
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/clang-format --dry-run --Werror $(wildcard $(NATIVE:%=%/*.[ch]pp)) tests/native/*.cpp
+	$(BIN)/clang-format --dry-run --Werror $(wildcard $(NATIVE:%=%/*.[ch]pp) probes/native/gemm/*.inl) tests/native/*.cpp
 	$(BIN)/python tools/tidy.py
 
 format: $(VENV)/.developing
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(wildcard $(NATIVE:%=%/*.[ch]pp)) tests/native/*.cpp
+	$(BIN)/clang-format -i $(wildcard $(NATIVE:%=%/*.[ch]pp) probes/native/gemm/*.inl) tests/native/*.cpp
 
 bench: $(VENV)/.developing
 	$(BIN)/python benchmarks/read_bandwidth.py
@@ -64,6 +64,7 @@ bench: $(VENV)/.developing
 	$(BIN)/python benchmarks/expert_reads.py
 	$(BIN)/python benchmarks/latency.py
 	$(BIN)/python benchmarks/loaded_bandwidth.py
+	$(BIN)/python benchmarks/gemm.py
 	$(BIN)/python benchmarks/physics.py
 	$(BIN)/python benchmarks/checksums.py
 	$(BIN)/python benchmarks/conversions.py

@@ -77,3 +77,89 @@ def kernels() -> list[dict[str, Any]]: ...
 def allowed_cpus() -> list[int]: ...
 def file_is_dax(file: int) -> bool | None: ...
 def checksum_at(kernel: str, isa: str, address: int, words: int) -> int: ...
+
+class GemmComparison:
+    checked: int
+    wrong: int
+    unwritten: int
+    worst: float
+    error: float
+    first_row: int
+    first_token: int
+    @property
+    def ok(self) -> bool: ...
+
+class GemmTrial:
+    def __init__(
+        self,
+        format: str,  # noqa: A002  # named as in the bindings
+        path: str,
+        expert: bool,
+        rows: int,
+        depth: int,
+        pool_bytes: int,
+        pages: str,
+        seed: int,
+    ) -> None: ...
+    @property
+    def items(self) -> int: ...
+    @property
+    def pool(self) -> Pool: ...
+    @property
+    def columns(self) -> int: ...
+    @property
+    def bytes_per_item(self) -> float: ...
+    @property
+    def packed_bytes(self) -> int: ...
+    def flops_per_item(self, tokens: int) -> float: ...
+    def run(self, team: Team, tokens: int, calls: int) -> Region: ...
+    def check(self, sampled: int, seed: int) -> GemmComparison: ...
+    def output_address(self, thread: int) -> int: ...
+
+def gemm_paths() -> list[dict[str, Any]]: ...
+def gemm_paths_of(flags: Sequence[str], error: int) -> list[dict[str, Any]]: ...
+def gemm_variants() -> list[dict[str, str]]: ...
+def gemm_multiply(
+    format: str,  # noqa: A002  # as above
+    path: str,
+    values: bytes,
+    scales: bytes,
+    activations: bytes,
+    tokens: int,
+    rows: int,
+    depth: int,
+    modelled: bool = False,
+) -> bytes: ...
+def gemm_expect(
+    format: str,  # noqa: A002  # as above
+    activations_kind: str,
+    values: bytes,
+    scales: bytes,
+    activations: bytes,
+    tokens: int,
+    rows: int,
+    depth: int,
+) -> bytes: ...
+def gemm_packed_bytes(format: str, values: bytes, scales: bytes, rows: int, depth: int) -> int: ...  # noqa: A002
+def gemm_situ(gate_up: bytes, tokens: int, width: int) -> bytes: ...
+def gemm_prove(
+    format: str,  # noqa: A002  # as above
+    path: str,
+    tokens: int,
+    rows: int,
+    depth: int,
+    spread: int,
+    seed: int,
+    fault: str = "",
+) -> GemmComparison: ...
+def gemm_prove_expert(
+    format: str,  # noqa: A002  # as above
+    path: str,
+    tokens: int,
+    width: int,
+    inner: int,
+    seed: int,
+    fault: str = "",
+) -> GemmComparison: ...
+def gemm_peaks() -> list[dict[str, Any]]: ...
+def gemm_peak(team: Team, path: str, type: str, turns: int) -> Region: ...  # noqa: A002  # as above

@@ -22,7 +22,8 @@ def main() -> int:
             return 1
         print("clang-tidy: not installed, skipped (apt-get install clang-tidy)")
         return 0
-    folders = (ROOT / "probes" / "native", ROOT / "k3gate" / "model" / "checkpoint" / "native")
+    probes = ROOT / "probes" / "native"
+    folders = (probes, probes / "gemm", ROOT / "k3gate" / "model" / "checkpoint" / "native")
     sources = [source for folder in folders for source in sorted(folder.glob("*.cpp"))]
     flags = [
         "-std=c++20",

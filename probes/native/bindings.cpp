@@ -1,4 +1,6 @@
 // What Python sees of the kernels, the pools and the thread team: k3gate.probes._native.
+#include "gemm/bindings.hpp"
+
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -286,4 +288,6 @@ NB_MODULE(_native, m) {
       .def(
           "scatter", &team_scatter, "thread"_a, "part"_a, "steps"_a, "state"_a = 0,
           "One thread loads blocks of any content in an order of the part's seed, each load after the last.");
+
+  gemm::bind(m);
 }

@@ -62,6 +62,11 @@ class Team {
   // The affinity of each thread as the kernel gives it back: CPU ids.
   std::vector<std::vector<int>> affinities();
 
+  // Runs any work on all threads at once, each timed; `work` gets the thread's index and report, and must not
+  // throw.
+  using Work = std::function<void(std::size_t, ThreadReport&)>;
+  Region execute(const Work& work);
+
   // Each thread works on its own list of parts; `parts` has one list per CPU (it may be empty).
   // First touch: faults the pages in, then writes the pattern.
   Region touch(const std::vector<std::vector<Part>>& parts);
@@ -94,8 +99,6 @@ class Team {
   Chase scatter(std::size_t index, const Part& part, std::uint64_t steps, std::uint64_t state);
 
  private:
-  using Work = std::function<void(std::size_t, ThreadReport&)>;
-  Region execute(const Work& work);
   void loop(std::size_t index);
   void arrive_and_spin();
   void stop();

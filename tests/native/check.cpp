@@ -7,6 +7,9 @@
 #include <vector>
 
 #include "../../probes/native/chase.hpp"
+#include "../../probes/native/gemm/proof.hpp"
+#include "../../probes/native/gemm/tile_help.hpp"
+#include "../../probes/native/gemm/trial.hpp"
 #include "../../probes/native/isa.hpp"
 #include "../../probes/native/kernels.hpp"
 #include "../../probes/native/pool.hpp"
@@ -212,6 +215,37 @@ void check_scatter() {
   expect(some.steps == 17 && some.blocks == blocks, "a walk tells its length and that of a turn");
 }
 
+void check_products() {
+  for (const gemm::Variant& variant : gemm::variants()) {
+    const bool tiled = variant.path == gemm::Path::kAmxInt8 || variant.path == gemm::Path::kAmxBf16;
+    if (gemm::availability(variant.path).presence == gemm::Presence::kOk) {
+      for (const std::size_t tokens : {1UL, 4UL, 33UL}) {
+        for (const int spread : {2, 20}) {
+          const gemm::Comparison found = gemm::prove(variant, tokens, 37, 416, spread, 5, gemm::Fault::kNone);
+          expect(found.ok(), gemm::name_of(variant.path).data());
+        }
+      }
+      expect(!gemm::prove(variant, 2, 37, 416, 2, 5, gemm::Fault::kScale).ok(), "a wrong scale is found");
+      expect(gemm::prove_expert(variant, 3, 64, 96, 5, gemm::Fault::kNone).ok(), "an expert is right");
+    }
+    // Without a CPU that has tiles, their model runs the same code.
+    if (!tiled) continue;
+    gemm::Variant modelled = variant;
+    modelled.run = variant.path == gemm::Path::kAmxInt8
+                       ? [](const gemm::Call& call) { gemm::run_modelled(call, gemm::Path::kAmxInt8); }
+                       : [](const gemm::Call& call) { gemm::run_modelled(call, gemm::Path::kAmxBf16); };
+    for (const int spread : {2, 20})
+      expect(gemm::prove(modelled, 18, 37, 416, spread, 5, gemm::Fault::kNone).ok(), "the model of tiles");
+  }
+  Team team({allowed_cpus().front()});
+  gemm::Trial trial(*gemm::find_variant("mxfp4", "generic"), true, 64, 64, std::size_t{1} << 20,
+                    Pages::kSmall, 1);
+  trial.run(team, 3, 5);
+  expect(trial.check(64, 1).ok(), "what was timed is right");
+  trial.output(0)[5] *= 2;
+  expect(!trial.check(64, 1).ok(), "one wrong output is found");
+}
+
 void check_refused_cpu() {
   bool refused = false;
   try {
@@ -231,6 +265,7 @@ int main() {
   check_chase();
   check_clock();
   check_scatter();
+  check_products();
   check_refused_cpu();
   if (failures == 0) std::printf("ok %s\n", name_of(supported_isas().front()).data());
   return failures == 0 ? 0 : 1;

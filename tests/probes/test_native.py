@@ -129,7 +129,7 @@ def test_parts_outside_a_pool_and_impossible_sizes_are_refused() -> None:
 
 def _compile(repository: Path, out: Path, compiler: str, *flags: str) -> None:
     native = repository / "probes" / "native"
-    sources = [source for source in native.glob("*.cpp") if source.name != "bindings.cpp"]
+    sources = [source for source in native.rglob("*.cpp") if source.name != "bindings.cpp"]
     sources.append(repository / "tests" / "native" / "check.cpp")
     command = [compiler, "-std=c++20", "-Wall", "-Wextra", "-Werror", *flags, *map(str, sources)]
     made = subprocess.run([*command, "-pthread", "-o", str(out)], capture_output=True, text=True)

@@ -1,0 +1,82 @@
+// AVX-512 without VNNI: bytes by vpmaddubsw and vpmaddwd, BF16 by float32.
+#include "gemm.hpp"
+#include "rounding.hpp"
+
+#if defined(__x86_64__)
+#include <array>
+#include <type_traits>
+
+#include "intrinsics.hpp"
+
+#define K3_TARGET __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")))
+#define K3_LANES K3_TARGET static inline __attribute__((always_inline))
+
+namespace k3gate::gemm {
+namespace {
+
+#include "activations.inl"
+#include "bf16.inl"
+#include "codes.inl"
+#include "lanes512.inl"
+#include "rows.inl"
+
+struct Bytes : Lanes512 {
+  static constexpr int kOffset = 0;
+  static constexpr std::size_t kTokens = 5;
+
+  // |w| x (a with the sign of w): two products stay within 16 bits, as |w| <= 128 and |a| <= 127.
+  K3_LANES Sum dot(Sum sum, Vector weights, Input activations) {
+    const Input turned =
+        _mm512_mask_sub_epi8(activations, _mm512_movepi8_mask(weights), _mm512_setzero_si512(), activations);
+    const __m512i pairs = _mm512_maddubs_epi16(_mm512_abs_epi8(weights), turned);
+    return _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+  }
+};
+
+struct Floats : Lanes512 {
+  struct Input {
+    __m512 even;
+    __m512 odd;
+  };
+  using Sum = __m512;
+  using Element = float;
+  static constexpr std::size_t kInputBytes = 128;
+  static constexpr std::size_t kTokens = 3;
+
+  K3_LANES Input input(const std::byte* from, std::size_t) {
+    const auto* const values = reinterpret_cast<const float*>(from);
+    return {_mm512_loadu_ps(values), _mm512_loadu_ps(values + 16)};
+  }
+  K3_LANES Sum none() { return _mm512_setzero_ps(); }
+  K3_LANES Sum dot(Sum sum, Vector weights, Input activations) {
+    const __m512 even = _mm512_castsi512_ps(_mm512_slli_epi32(weights, 16));
+    const __m512 odd = _mm512_castsi512_ps(_mm512_and_si512(weights, _mm512_set1_epi32(-65536)));
+    return _mm512_fmadd_ps(odd, activations.odd, _mm512_fmadd_ps(even, activations.even, sum));
+  }
+  K3_LANES void total4(const Sum* sums, float* to) { _mm_storeu_ps(to, total4_of(sums)); }
+
+  K3_TARGET static void prepare(const std::uint16_t* from, std::size_t depth, std::size_t columns,
+                                std::byte* to) {
+    prepare_floats<16>(from, depth, columns, to);
+  }
+};
+
+constexpr std::array kVariants = {
+    Variant{Format::kMxfp4, Path::kAvx512, Activations::kInt8, run_mxfp4<Bytes>},
+    Variant{Format::kInt8, Path::kAvx512, Activations::kInt8, run_int8<Bytes>},
+    Variant{Format::kBf16, Path::kAvx512, Activations::kBf16, run_bf16<Floats>},
+};
+
+}  // namespace
+
+std::span<const Variant> family::avx512() { return kVariants; }
+
+}  // namespace k3gate::gemm
+
+#else
+
+namespace k3gate::gemm {
+std::span<const Variant> family::avx512() { return {}; }
+}  // namespace k3gate::gemm
+
+#endif

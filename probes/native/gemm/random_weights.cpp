@@ -1,0 +1,62 @@
+#include "random_weights.hpp"
+
+#include <cmath>
+#include <cstring>
+
+#include "rounding.hpp"
+
+namespace k3gate::gemm {
+namespace {
+
+void fill(std::vector<std::byte>& bytes, std::mt19937_64& dice) {
+  std::size_t at = 0;
+  for (; at + 8 <= bytes.size(); at += 8) {
+    const std::uint64_t word = dice();
+    std::memcpy(bytes.data() + at, &word, 8);
+  }
+  for (; at < bytes.size(); ++at) bytes[at] = static_cast<std::byte>(dice());
+}
+
+}  // namespace
+
+OwnedSource random_weights(Format format, std::size_t rows, std::size_t depth, int spread,
+                           std::mt19937_64& dice) {
+  OwnedSource made{format, rows, depth, {}, {}};
+  switch (format) {
+    case Format::kMxfp4:
+      made.values.resize(rows * depth / 2);
+      fill(made.values, dice);
+      made.scales.resize(rows * depth / kGroup);
+      for (std::size_t i = 0; i < made.scales.size(); ++i)
+        made.scales[i] = static_cast<std::byte>(118 + dice() % static_cast<std::uint64_t>(spread + 1));
+      break;
+    case Format::kInt8:
+      made.values.resize(rows * depth);
+      fill(made.values, dice);
+      made.scales.resize(rows * sizeof(float));
+      for (std::size_t row = 0; row < rows; ++row) {
+        const float scale = 0.001F * (1.0F + static_cast<float>(dice() % 1000) / 500.0F);
+        std::memcpy(made.scales.data() + row * sizeof scale, &scale, sizeof scale);
+      }
+      break;
+    case Format::kBf16: {
+      made.values.resize(rows * depth * 2);
+      std::normal_distribution<float> normal(0.0F, 0.02F);
+      for (std::size_t i = 0; i < rows * depth; ++i) {
+        const std::uint16_t value = to_bf16(normal(dice));
+        std::memcpy(made.values.data() + 2 * i, &value, 2);
+      }
+      break;
+    }
+  }
+  return made;
+}
+
+std::vector<std::uint16_t> random_activations(std::size_t tokens, std::size_t depth, std::mt19937_64& dice) {
+  std::vector<std::uint16_t> made(tokens * depth);
+  std::normal_distribution<float> normal;
+  for (std::uint16_t& value : made) value = to_bf16(normal(dice) * (dice() % 256 == 0 ? 8.0F : 1.0F));
+  return made;
+}
+
+}  // namespace k3gate::gemm

@@ -1,0 +1,138 @@
+#include "reference.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <random>
+
+#include "rounding.hpp"
+
+namespace k3gate::gemm {
+namespace {
+
+constexpr double kUnit = 0x1p-24;
+constexpr double kLeastNormal = 0x1p-126;
+
+// A token's activations as a variant uses them.
+struct Inputs {
+  std::vector<double> exact;
+  std::vector<double> used;
+  double step = 0;  // of the rounding; 0 where there is none
+};
+
+Inputs inputs_of(const std::uint16_t* activations, std::size_t depth, Activations kind) {
+  Inputs inputs{std::vector<double>(depth), std::vector<double>(depth)};
+  float largest = 0;
+  for (std::size_t k = 0; k < depth; ++k) {
+    const float value = from_bf16(activations[k]);
+    inputs.exact[k] = inputs.used[k] = static_cast<double>(value);
+    largest = std::fabs(value) > largest || std::isnan(value) ? std::fabs(value) : largest;
+  }
+  if (kind == Activations::kBf16) return inputs;
+  const bool zero = largest < kLeastActivation;
+  const float factor = zero ? 0.0F : 127.0F / largest;
+  inputs.step = zero ? static_cast<double>(kLeastActivation) : static_cast<double>(largest / 127.0F);
+  for (std::size_t k = 0; k < depth; ++k) {
+    const float scaled = from_bf16(activations[k]) * factor;
+    inputs.used[k] = zero ? 0.0 : static_cast<double>(std::nearbyint(scaled)) * inputs.step;
+  }
+  return inputs;
+}
+
+Expected expect(std::span<const double> weights, const Inputs& inputs, Activations kind) {
+  double value = 0;
+  double unrounded = 0;
+  double terms = 0;
+  double weight_sum = 0;
+  double input_sum = 0;
+  double largest = 0;
+  for (std::size_t k = 0; k < weights.size(); ++k) {
+    const double weight = std::fabs(weights[k]);
+    value += weights[k] * inputs.used[k];
+    unrounded += weights[k] * inputs.exact[k];
+    terms += weight * std::fabs(inputs.used[k]);
+    weight_sum += weight;
+    input_sum += std::fabs(inputs.used[k]);
+    largest = std::max(largest, weight);
+  }
+  const auto depth = static_cast<double>(weights.size());
+  const double roundings = kind == Activations::kInt8 ? 3 + depth / kGroup : 4 + depth + depth / kGroup;
+  const double flushed =
+      kind == Activations::kInt8 ? 0 : kLeastNormal * (weight_sum + (1 + largest) * (input_sum + 2 * depth));
+  // The last is float32's own least step: an output may be denormal.
+  const double bound = roundings * kUnit * terms + flushed + 0x1p-149;
+  return {value, bound, unrounded, weight_sum * inputs.step * (0.5 + 0x1p-16) + bound};
+}
+
+}  // namespace
+
+std::vector<Expected> expect_row(std::span<const double> weights, const std::uint16_t* activations,
+                                 std::size_t tokens, Activations kind) {
+  std::vector<Expected> expected;
+  for (std::size_t token = 0; token < tokens; ++token) {
+    const Inputs inputs = inputs_of(activations + token * weights.size(), weights.size(), kind);
+    expected.push_back(expect(weights, inputs, kind));
+  }
+  return expected;
+}
+
+Comparison compare(const RowOf& row_of, std::span<const std::size_t> rows, std::size_t row_count,
+                   const std::uint16_t* activations, std::size_t tokens, Activations kind,
+                   const float* output) {
+  Comparison found;
+  for (std::size_t i = 0; i < tokens * row_count; ++i) found.unwritten += std::isfinite(output[i]) ? 0 : 1;
+  std::vector<Inputs> inputs;
+  double errors = 0;
+  double squares = 0;
+  for (const std::size_t row : rows) {
+    const std::vector<double> weights = row_of(row);
+    for (std::size_t token = inputs.size(); token < tokens; ++token)
+      inputs.push_back(inputs_of(activations + token * weights.size(), weights.size(), kind));
+    for (std::size_t token = 0; token < tokens; ++token) {
+      const Expected wanted = expect(weights, inputs[token], kind);
+      const auto got = static_cast<double>(output[token * row_count + row]);
+      const double error = std::fabs(got - wanted.value);
+      const double unrounded = std::fabs(got - wanted.unrounded);
+      ++found.checked;
+      // Written so that what is not a number is wrong.
+      if (!(error <= wanted.bound && unrounded <= wanted.rounding)) {
+        if (found.wrong++ == 0) {
+          found.first_row = row;
+          found.first_token = token;
+        }
+      }
+      const double ratio = error / wanted.bound;
+      found.worst = ratio <= found.worst ? found.worst
+                    : std::isnan(ratio)  ? std::numeric_limits<double>::infinity()
+                                         : ratio;
+      errors += unrounded * unrounded;
+      squares += wanted.unrounded * wanted.unrounded;
+    }
+  }
+  found.error = squares > 0 ? std::sqrt(errors / squares) : 0;
+  return found;
+}
+
+void merge(Comparison& to, const Comparison& other) {
+  if (to.wrong == 0 && other.wrong != 0) {
+    to.first_row = other.first_row;
+    to.first_token = other.first_token;
+  }
+  to.checked += other.checked;
+  to.wrong += other.wrong;
+  to.unwritten += other.unwritten;
+  to.worst = std::max(to.worst, other.worst);
+  to.error = std::max(to.error, other.error);
+}
+
+std::vector<std::size_t> sample_rows(std::size_t rows, std::size_t count, std::uint64_t seed) {
+  std::vector<std::size_t> all(rows);
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  std::vector<std::size_t> chosen;
+  std::mt19937_64 dice(seed);
+  std::sample(all.begin(), all.end(), std::back_inserter(chosen), count, dice);
+  return chosen;
+}
+
+}  // namespace k3gate::gemm

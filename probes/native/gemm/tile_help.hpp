@@ -1,0 +1,37 @@
+// What products by tiles need besides tile operations: with AVX-512, as every CPU with tiles has it, and in
+// plain C++.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tile_products.hpp"
+
+namespace k3gate::gemm {
+
+struct PlainHelp {
+  // All tokens' activations as rows of `row_bytes`: rounded to bytes, scales to the workspace, or copied as
+  // BF16.
+  static void prepare_rows(bool bytes, const Call& call, std::size_t row_bytes, std::byte* to);
+  // 16 rows of 16 words of 32 bits, of which `rows` exist, to their transpose.
+  static void rearrange(const std::byte* from, std::size_t row_bytes, std::size_t rows, std::byte* to);
+  static void decode(Decoding decoding, const std::byte* packed, std::size_t blocks, std::byte* to);
+  // A tile of sums to the output: turned, scaled, stored or added.
+  static void finish(bool bytes, const std::byte* sums, const TileRun& run, std::size_t token_tile,
+                     const float* token_scales, const Call& call);
+};
+
+#if defined(__x86_64__)
+struct Avx512Help {
+  static void prepare_rows(bool bytes, const Call& call, std::size_t row_bytes, std::byte* to);
+  static void rearrange(const std::byte* from, std::size_t row_bytes, std::size_t rows, std::byte* to);
+  static void decode(Decoding decoding, const std::byte* packed, std::size_t blocks, std::byte* to);
+  static void finish(bool bytes, const std::byte* sums, const TileRun& run, std::size_t token_tile,
+                     const float* token_scales, const Call& call);
+};
+#endif
+
+// The same products on the model of the tiles; for tests on any CPU.
+void run_modelled(const Call& call, Path path);
+
+}  // namespace k3gate::gemm

@@ -1,0 +1,162 @@
+#include "trial.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <stdexcept>
+
+#include "random_weights.hpp"
+
+namespace k3gate::gemm {
+namespace {
+
+constexpr int kSpread = 2;
+constexpr std::uint64_t kMostCalls = 1'000'000'000;
+
+std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
+
+// A copy of packed tiles that begins with tile `first` and goes round.
+void copy_turned(const std::vector<std::byte>& from, const std::vector<std::size_t>& tiles, std::size_t first,
+                 std::byte* to, std::vector<std::size_t>& to_tiles) {
+  const std::size_t count = tiles.size() - 1;
+  std::size_t at = 0;
+  to_tiles.assign(1, 0);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t tile = (first + i) % count;
+    const std::size_t size = tiles[tile + 1] - tiles[tile];
+    std::memcpy(to + at, from.data() + tiles[tile], size);
+    at += size;
+    to_tiles.push_back(at);
+  }
+}
+
+}  // namespace
+
+Trial::Trial(const Variant& variant, bool expert, std::size_t rows, std::size_t depth, std::size_t pool_bytes,
+             Pages pages, std::uint64_t seed)
+    : variant_(variant), expert_(expert), rows_(rows), depth_(depth), pool_(pool_bytes, pages), seed_(seed) {
+  constexpr std::size_t kMost = std::size_t{1} << 20;
+  if (rows == 0 || depth == 0 || rows > kMost || depth > kMost)
+    throw std::invalid_argument("rows and depth are at least 1 and bounded");
+  if (expert && rows % kGroup != 0)
+    throw std::invalid_argument("an expert's inner width is a multiple of 32");
+  fill(seed);
+}
+
+void Trial::fill(std::uint64_t seed) {
+  std::mt19937_64 dice(seed);
+  std::vector<std::byte> bytes[2];
+  std::vector<std::size_t> tiles[2];
+  std::size_t shapes[2][2] = {{expert_ ? 2 * rows_ : rows_, depth_}, {depth_, rows_}};
+  const std::size_t matrices = expert_ ? 2 : 1;
+  std::size_t starts[3] = {};
+  for (std::size_t i = 0; i < matrices; ++i) {
+    const OwnedSource source = random_weights(variant_.format, shapes[i][0], shapes[i][1], kSpread, dice);
+    bytes[i] = pack(source.view(), tiles[i]);
+    starts[i + 1] = starts[i] + round_up(bytes[i].size(), 4096);
+  }
+  item_bytes_ = bytes[0].size() + bytes[1].size();
+  const std::size_t count = pool_.bytes() / starts[matrices];
+  if (count == 0) throw std::invalid_argument("the pool holds not one of these");
+  items_.resize(count);
+  auto* const base = reinterpret_cast<std::byte*>(pool_.words());
+  // What no item takes is touched too, so that the pages of the whole pool can be checked.
+  std::memset(base + count * starts[matrices], 0, pool_.bytes() - count * starts[matrices]);
+  for (std::size_t item = 0; item < count; ++item) {
+    for (std::size_t i = 0; i < matrices; ++i) {
+      std::byte* const to = base + item * starts[matrices] + starts[i];
+      // Only whole tiles may come before others.
+      const std::size_t first = shapes[i][0] % kTileRows == 0 ? item % (tiles[i].size() - 1) : 0;
+      copy_turned(bytes[i], tiles[i], first, to, items_[item].tiles[i]);
+      items_[item].packed[i] =
+          Packed{variant_.format, shapes[i][0], shapes[i][1], to, &items_[item].tiles[i]};
+    }
+  }
+}
+
+double Trial::bytes_per_item() const {
+  const double first = format_bytes(variant_.format, expert_ ? 2 * rows_ : rows_, depth_);
+  return expert_ ? first + format_bytes(variant_.format, depth_, rows_) : first;
+}
+
+double Trial::flops_per_item(std::size_t tokens) const {
+  return (expert_ ? 3 : 1) * flops(tokens, rows_, depth_);
+}
+
+float* Trial::output(std::size_t thread) const { return threads_.at(thread).outputs[1].as<float>(); }
+
+void Trial::prepare(std::size_t threads, std::size_t tokens) {
+  if (tokens_ != tokens || threads_.size() != threads) {
+    threads_ = std::vector<Thread>(threads);
+    tokens_ = tokens;
+    std::mt19937_64 dice(seed_ + tokens);
+    for (Thread& thread : threads_) {
+      if (expert_) {
+        thread.workspace.reserve(tokens, depth_, rows_);
+      } else {
+        thread.workspace.products().reserve(tokens, depth_);
+      }
+      thread.activations = random_activations(tokens, depth_, dice);
+      for (Buffer& output : thread.outputs) output = Buffer(tokens * columns() * sizeof(float));
+    }
+  }
+  for (const Thread& thread : threads_) {
+    for (const Buffer& output : thread.outputs)
+      std::fill_n(output.as<float>(), tokens * columns(), std::numeric_limits<float>::quiet_NaN());
+  }
+}
+
+void Trial::call(Thread& thread, std::size_t item, std::size_t tokens, float* output) const {
+  const Item& weights = items_[item];
+  if (expert_) {
+    run_expert(variant_, {&weights.packed[0], &weights.packed[1], thread.activations.data(), output, tokens,
+                          &thread.workspace});
+  } else {
+    variant_.run(
+        {&weights.packed[0], thread.activations.data(), output, tokens, &thread.workspace.products()});
+  }
+  thread.last = item;
+}
+
+Region Trial::run(Team& team, std::size_t tokens, std::uint64_t calls) {
+  if (tokens == 0 || tokens > kMostTokens) throw std::invalid_argument("tokens are 1 to 512");
+  if (calls == 0 || calls > kMostCalls) throw std::invalid_argument("calls are at least 1 and bounded");
+  const std::size_t threads = team.cpus().size();
+  prepare(threads, tokens);
+  const std::size_t start = next_;
+  Region region = team.execute([&](std::size_t index, ThreadReport& report) {
+    Thread& thread = threads_[index];
+    // Threads take items in turn: none reads what another has just brought into a shared cache.
+    for (std::uint64_t i = 0; i < calls; ++i)
+      call(thread, (start + i * threads + index) % items_.size(), tokens,
+           thread.outputs[i + 1 == calls ? 1 : 0].as<float>());
+    report.bytes = static_cast<std::uint64_t>(static_cast<double>(calls) * bytes_per_item());
+  });
+  next_ = (start + calls * threads) % items_.size();
+  return region;
+}
+
+Comparison Trial::check(std::size_t sampled, std::uint64_t seed) const {
+  Comparison found;
+  for (const Thread& thread : threads_) {
+    const Item& item = items_[thread.last];
+    const auto row_of = [&item](std::size_t matrix) {
+      return [&packed = item.packed[matrix]](std::size_t row) { return unpack_row(packed, row); };
+    };
+    Comparison one;
+    if (expert_) {
+      // The workspace is only read here; a call holds it as one that may be written.
+      auto& workspace = const_cast<ExpertWorkspace&>(thread.workspace);
+      one = compare_expert(row_of(0), row_of(1), sampled, seed, variant_,
+                           {&item.packed[0], &item.packed[1], thread.activations.data(),
+                            thread.outputs[1].as<float>(), tokens_, &workspace});
+    } else {
+      one = compare(row_of(0), sample_rows(rows_, sampled, seed), rows_, thread.activations.data(), tokens_,
+                    variant_.activations, thread.outputs[1].as<float>());
+    }
+    merge(found, one);
+  }
+  return found;
+}
+
+}  // namespace k3gate::gemm

@@ -1,0 +1,94 @@
+// Weights as a checkpoint stores them, and packed as the kernels read them: one stream of tiles of 16 rows.
+//
+// MXFP4, as kernels read it (4.25 bits a weight, and a head of 192 bytes for each 16 rows):
+// all codes of a row are doubled (so whole numbers, E2M1 being halves) and shifted left by what their group's
+// exponent exceeds the row's least one. Where that is at most 3, the row is whole numbers within +-96: INT8,
+// exactly, with one power of two a row. A tile whose rows span more is cut in segments along the depth, each
+// with its own powers, and a block that spans too much within itself is stored once for each span, the other
+// codes zero. So every matrix is exact.
+//
+//   segment  SegmentHead, then `blocks` blocks of 1088 bytes for 16 rows x 128 columns:
+//            16 x 64 bytes of codes: byte j has column j in its low nibble, column 64 + j in its high one
+//            16 x 2 x uint16: where in `code_tables()` the table of columns 0..63 begins, and that of
+//            columns 64..127
+//
+// INT8: RowsHead, then depth / 64 blocks of 16 rows x 64 bytes. BF16: depth / 32 blocks of 16 rows x 64
+// bytes. Depths and rows that are no multiple are filled up with zeros.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace k3gate::gemm {
+
+enum class Format { kMxfp4, kInt8, kBf16 };
+
+std::string_view name_of(Format format);  // "mxfp4", "int8", "bf16"
+
+// As a checkpoint stores them, row-major.
+struct Source {
+  Format format;
+  std::size_t rows;
+  std::size_t depth;        // a multiple of 32
+  const std::byte* values;  // MXFP4: [rows, depth / 2], low nibble column 2j; INT8: [rows, depth]; BF16
+  const std::byte* scales;  // MXFP4: E8M0 [rows, depth / 32]; INT8: float32 [rows]; BF16: none
+};
+
+inline constexpr std::size_t kTileRows = 16;
+inline constexpr std::size_t kRowBytes = 64;  // of a row in one block
+inline constexpr std::size_t kBlockBytes = kTileRows * kRowBytes;
+inline constexpr std::size_t kGroup = 32;       // columns with one MXFP4 scale
+inline constexpr std::size_t kCodeDepth = 128;  // columns of an MXFP4 block
+inline constexpr std::size_t kCodeBlockBytes = kBlockBytes + kTileRows * 2 * sizeof(std::uint16_t);
+inline constexpr int kMostShift = 3;
+
+struct SegmentHead {
+  float scale[kTileRows];       // of the whole numbers of each row; NaN where a scale of the source is
+  std::int32_t sum[kTileRows];  // of those whole numbers
+  std::uint32_t first_block;    // in blocks of 128 columns
+  std::uint32_t blocks;
+  std::uint32_t last;  // 1: the tile ends with this segment
+  std::uint32_t unused[13];
+};
+static_assert(sizeof(SegmentHead) == 192);
+
+struct RowsHead {
+  float scale[kTileRows];
+  std::int32_t sum[kTileRows];
+};
+static_assert(sizeof(RowsHead) == 128);
+
+// Packed weights; the memory is somebody else's.
+struct Packed {
+  Format format;
+  std::size_t rows;
+  std::size_t depth;
+  const std::byte* data;                  // 64-byte aligned
+  const std::vector<std::size_t>* tiles;  // where each tile of 16 rows begins, and the end of the last one
+
+  std::size_t tile_count() const { return tiles->size() - 1; }
+  const std::byte* tile(std::size_t index) const { return data + (*tiles)[index]; }
+};
+
+// Bytes that the format takes for so many weights: what a rate in bytes counts. MXFP4 17 for 32; INT8 one
+// each and a float a row; BF16 two each.
+double format_bytes(Format format, std::size_t rows, std::size_t depth);
+
+// Packs; `tiles` gets the offsets. Throws std::invalid_argument where the depth is no multiple of 32.
+std::vector<std::byte> pack(const Source& source, std::vector<std::size_t>& tiles);
+
+// One packed row as float64 [depth]: read from the packed bytes by other code than the kernels'.
+std::vector<double> unpack_row(const Packed& packed, std::size_t row);
+
+// One row of a source as float64 [depth]; NaN in a group of MXFP4 whose scale is 255.
+std::vector<double> source_row(const Source& source, std::size_t row);
+
+// 16 tables of 64 bytes: table 4 * b + a holds the 16 doubled codes shifted by a, twice, then by b, twice.
+const std::int8_t* code_tables();
+
+inline constexpr std::int8_t kDoubledCodes[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+}  // namespace k3gate::gemm
