@@ -69,6 +69,10 @@ def choose_path(wanted: str | None) -> list[str]:
     wanted = wanted or os.environ.get(ISA_VARIABLE) or None
     if wanted is None:
         return here
+    if wanted not in here and wanted in _native.supported_isas():
+        wanted = here[
+            -1
+        ]  # loads of NEON have no products of their own: compilers make NEON of the generic ones
     if wanted not in here:
         raise UsageError(
             f"{ISA_VARIABLE}={wanted[:40]!r}: no product can run so here; there are {', '.join(here)}"

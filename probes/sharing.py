@@ -33,6 +33,10 @@ def choose_isa(wanted: str | None, kernel: str, kind: type[Exception] = ProbeErr
     here = [isa for isa in _native.supported_isas() if isa in built]
     if wanted is None:
         return str(here[0])
+    # A path of products (amx_int8, avx512_vnni, ...) that is here stands for the loads that go with it.
+    for row in _native.gemm_paths():
+        if row["path"] == wanted and row["presence"] == "ok":
+            wanted = str(row["base"])
     if wanted not in here:
         raise kind(
             f"{ISA_VARIABLE}={wanted[:40]!r}: this CPU cannot run {kernel} so; it has {', '.join(here)}"

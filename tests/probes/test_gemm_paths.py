@@ -6,7 +6,9 @@ import errno
 
 import pytest
 
+from k3gate.errors import UsageError
 from k3gate.probes import _native
+from k3gate.probes.sharing import choose_isa
 
 AVX512 = ["avx2", "avx512", "avx512_vnni", "avx512_bf16"]
 
@@ -50,3 +52,12 @@ def test_paths_come_best_first_and_end_with_what_every_cpu_has() -> None:
     for row in rows:
         if row["presence"] == "ok":
             assert row["base"] in _native.supported_isas()
+
+
+def test_a_forced_path_of_products_forces_the_loads_that_go_with_it() -> None:
+    for row in _native.gemm_paths():
+        if row["presence"] == "ok":
+            assert choose_isa(row["path"], "read") == row["base"]
+        else:
+            with pytest.raises(UsageError, match=row["path"]):
+                choose_isa(row["path"], "read", UsageError)
