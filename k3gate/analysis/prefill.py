@@ -82,7 +82,7 @@ def _on_cpu(
     name = "experts computed by the CPUs"
     flops, told = cpu_flops(system)
     routed, trunk = _parameters(sizes)
-    if flops is None or routed is None or trunk is None:
+    if flops is None or routed is None or trunk is None or routed + trunk <= 0:
         return PrefillPath(name, None, told if flops is None else "the parameters are not known")
     read = _pass_bytes(system, sizes, batch)
     held = rates.get(layout.placement.experts or "dram")
@@ -96,8 +96,9 @@ def _on_cpu(
     if layout.placement.trunk == "gpu":
         more, said = gpu_flops(system)
         if more is None:
+            # Without routed experts nothing is left to the CPUs, and nothing bounds them.
             return PrefillPath(
-                name, batch / seconds, f"{batch:,} tokens / ({text}); trunk: {said}, not counted"
+                name, batch / seconds if seconds else None, f"{batch:,} tokens / ({text}); trunk: {said}, not counted"
             )
         seconds += 2 * trunk * batch / more
         text += f" + {batch:,} x 2 x {trunk / 1e9:.1f} G / {said}"
@@ -115,7 +116,7 @@ def _on_gpu(
     name = "experts streamed to the GPUs" if streamed else "all on the GPUs"
     flops, told = gpu_flops(system)
     active = sizes.active_parameters
-    if flops is None or active is None:
+    if flops is None or not active:
         return PrefillPath(name, None, told if flops is None else "the parameters are not known")
     compute = 2 * active * batch / flops
     text = f"{batch:,} x 2 x {active / 1e9:.1f} G operations / {told}"

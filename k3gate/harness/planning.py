@@ -83,6 +83,11 @@ def plan(
         found = read_model(str(Path(place).parent / described.model_path))
     else:
         found = sizes.kimi_k3()
+    if not found.bytes:
+        raise UsageError(
+            f"{found.name}: {found.source} hold no weights at all, so that there is nothing to plan for: "
+            "give a checkpoint whose shards are there, or its config.json"
+        )
     described = _priced(described, target)
     wanted = demand(described, target, found)
     if wanted.trunk == "q8_0" and not described.precision.trunk_stated:

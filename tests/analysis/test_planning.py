@@ -456,3 +456,38 @@ def test_sequences_together_are_expected_by_uniform_choice_and_bounded_by_equal_
     assert made.estimate.expected.high == pytest.approx(1 / (dram / 0.70 + rest))
     assert made.undecided == ("decode of 20 tokens/s is not expected: 0.46 to 1.3 are",)
     assert "not tested on 16 sequences at once" in made.estimate.expected.basis
+
+
+def test_a_model_of_no_parameters_has_no_prefill(plan: Any) -> None:
+    made = plan(
+        """name = "x"
+[cpu]
+sockets = 1
+cores = 64
+ghz = 2.5
+isa = "amx"
+[memory]
+modules = 12
+module_gib = 192
+mts = 6000
+channels = 12
+[[gpu]]
+model = "g"
+memory_gb = 96
+tflops = 100
+pcie_gb_per_s = 60
+[model.stated]
+name = "tiny"
+source = "nobody"
+layers = 2
+experts = 8
+experts_per_token = 2
+[[model.stated.group]]
+name = "experts"
+role = "routed"
+gb = 1
+parameters_billion = 1e-12
+"""
+    )
+    assert [path.ceiling for path in made.estimate.prefill.paths] == [None, None]
+    assert {path.arithmetic for path in made.estimate.prefill.paths} == {"the parameters are not known"}
