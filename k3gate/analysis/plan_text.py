@@ -144,6 +144,8 @@ def _decode(made: Plan) -> Iterator[str]:
 def _prefill(made: Plan) -> Iterator[str]:
     for path in made.estimate.prefill.paths:
         yield fold(f"{path.name}: {tokens(path.ceiling)}: {path.arithmetic}")
+    if len(made.estimate.prefill.paths) > 1:
+        yield fold(f"together: {tokens(made.estimate.prefill.ceiling)}: {made.estimate.prefill.arithmetic}")
     yield fold("Attention over long contexts is not counted, so true rates fall with context.")
 
 

@@ -275,6 +275,7 @@ def document(made: Plan) -> dict[str, Any]:
         "prefill": {
             "batch_tokens": found.prefill.batch,
             "ceiling_tokens_per_s": found.prefill.ceiling,
+            "arithmetic": found.prefill.arithmetic,
             "paths": [plain(path) for path in found.prefill.paths],
         },
         "limiting_tier": " and ".join(made.limiting) or None,

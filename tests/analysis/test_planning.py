@@ -491,3 +491,20 @@ parameters_billion = 1e-12
     )
     assert [path.ceiling for path in made.estimate.prefill.paths] == [None, None]
     assert {path.arithmetic for path in made.estimate.prefill.paths} == {"the parameters are not known"}
+
+
+def test_two_ways_of_prefill_read_the_experts_from_the_same_memory(example: Any) -> None:
+    found = example("h200-8").estimate.prefill
+    cpu, gpu = (path.ceiling for path in found.paths)
+    once = k3.ROUTED_BYTES * (1 - (1 - 16 / 896) ** 4096)
+    shared = 4096 * 563.2e9 / once
+    assert cpu + gpu > shared == pytest.approx(found.ceiling)
+    assert f"{shared:,.0f}" == "1,595" and "from DRAM: 4,096 tokens / (1,446 GB" in found.arithmetic
+
+
+def test_of_a_prompt_only_the_last_token_needs_the_head(example: Any) -> None:
+    found = example("b300-8").estimate.prefill
+    used = k3.ACTIVE_PARAMETERS - 163_840 * k3.HIDDEN
+    assert [path.name for path in found.paths] == ["all on the GPUs"], "cores reach no weights in GPU memory"
+    flops = 8 * next(gpu.flops for gpu in example("b300-8").estimate.system.gpus)
+    assert found.ceiling == pytest.approx(flops / (2 * used))
