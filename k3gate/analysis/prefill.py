@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from attrs import frozen
 
+from k3gate import units
 from k3gate.analysis.ceilings import Rate, paper_rate, total
 from k3gate.analysis.layout import Layout
 from k3gate.analysis.system import GB, ISAS, TIER_TITLES, System
@@ -76,8 +77,9 @@ def cpu_flops(system: System) -> tuple[float | None, str]:
     each = ISAS[system.isa]
     value = system.nodes * system.sockets * system.cores * system.hertz * each
     machines = f"{system.nodes} machines x " if system.nodes > 1 else ""
+    sockets = units.count(system.sockets, "socket")
     return value, (
-        f"{machines}{system.sockets} sockets x {system.cores} cores x {system.hertz / 1e9:g} GHz x {each:g} "
+        f"{machines}{sockets} x {system.cores} cores x {system.hertz / 1e9:g} GHz x {each:g} "
         f"operations ({system.isa}) = {value / 1e12:,.1f} TFLOP/s"
     )
 
