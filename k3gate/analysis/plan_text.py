@@ -61,7 +61,7 @@ def _answer(made: Plan) -> Iterator[str]:
     for line in made.falls_short:
         yield fold(f"[short] {line}")
     for line in made.undecided:
-        yield fold(f"[not assured] {line}")
+        yield fold(f"[undecided] {line}")
     for one in made.contradictions:
         yield fold(f"[contradicted] {one.sentence}")
     yield row("system", found.system.name)

@@ -681,7 +681,7 @@ def test_the_text_says_what_enforce_cannot_decide(example: Any) -> None:
     made = example("sp3-24x64", decode_tokens_per_s=2.0)
     assert made.undecided and not made.falls_short
     page = " ".join(plan_text.text(made).split())
-    assert all(f"[not assured] {line}" in page for line in made.undecided)
+    assert all(f"[undecided] {line}" in page for line in made.undecided)
 
 
 def test_arithmetic_names_its_divisors_and_small_sizes(example: Any) -> None:
