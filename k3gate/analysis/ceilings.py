@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from attrs import frozen
 
 from k3gate import units
-from k3gate.analysis.layout import Demand, Layout, bytes_at, split
-from k3gate.analysis.system import GB, KV_BYTES, TIER_TITLES, System
+from k3gate.analysis.layout import Demand, Layout, bytes_at, most_hits, split
+from k3gate.analysis.system import GB, KV_BYTES, TIER_TITLES, HotSet, System
 from k3gate.model.sizes import ROUTED, TRUNK, ModelSizes
 from k3gate.model.traffic import distinct_experts
 
@@ -34,7 +34,8 @@ class Part:
     """What one decode step moves of one thing, in bytes; None: not to be known.
 
     `bytes`: where tokens choose experts uniformly and a hot set whose coverage is unknown catches nothing; `best`:
-    where it catches all; `least`: where besides all tokens choose the same experts, which no step can go below.
+    where it catches all that so many experts can; `least`: where all tokens choose the same experts and the hot set
+    catches what makes a step the fastest, which no step can go below.
     """
 
     what: str
@@ -81,8 +82,9 @@ def decode(
     layout: Layout,
     read: Mapping[str, tuple[float, str]] | None = None,
 ) -> Decode:
-    """The step and its ceiling. `read`: by tier, B/s that a run measured and where that stands."""
-    parts = _parts(system, sizes, demand, layout)
+    """The step and its ceiling. `read`: by tier, B/s of one machine that a run measured and where that
+    stands."""
+    parts = _parts(system, sizes, demand, layout, read or {})
     tiers = list(dict.fromkeys(part.tier for part in parts))
     rates = tuple(tier_rate(system, tier, read or {}) for tier in tiers)
     known = {rate.tier: rate.bytes_per_s for rate in rates}
@@ -102,7 +104,7 @@ def decode(
             continue
         if low:
             least.append(None if rate is None else low / rate)
-        if rate is None and size:
+        if rate is None and (size or low):
             unknown.append(f"the rate of {TIER_TITLES[tier]} is not stated")
     if any(part.bytes is None for part in parts):
         unknown.append("what a token reads of the model is not known")
@@ -135,14 +137,21 @@ def _arithmetic(
         if not low or (tier in ("pcie", "network") and (rate is None or low / rate < 1e-4)):
             continue
         shown = "an unknown rate" if rate is None else f"{rate / GB:,.1f} GB/s"
-        terms.append(f"{low / GB:,.2f} GB of {TIER_TITLES[tier]} / {shown}")
+        size = f"{low / GB:,.2f} GB" if low >= 0.005 * GB else units.quantity(low, "B")
+        terms.append(f"{size} of {TIER_TITLES[tier]} / {shown}")
     if latency:
         terms.append(f"{latency * 1e3:.1f} ms of network round trips")
     result = "unknown" if ceiling is None else f"{units.significant(ceiling)} tokens/s"
     return f"1 / ({' + '.join(terms)}) = {result}" if terms else result
 
 
-def _parts(system: System, sizes: ModelSizes, demand: Demand, layout: Layout) -> tuple[Part, ...]:
+def _parts(
+    system: System,
+    sizes: ModelSizes,
+    demand: Demand,
+    layout: Layout,
+    read: Mapping[str, tuple[float, str]],
+) -> tuple[Part, ...]:
     placed, precision, batch = layout.placement, system.precision, demand.batch
     found: list[Part] = []
     routed = sizes.bytes_of(ROUTED, precision.experts)
@@ -150,14 +159,23 @@ def _parts(system: System, sizes: ModelSizes, demand: Demand, layout: Layout) ->
         share = None if routed is None else sizes.share_of(routed)
         uniform: float | None = share
         told = f"{sizes.experts_per_token} of {sizes.experts} experts of {sizes.expert_layers} layers"
+        used = sizes.experts_per_token
+        number: float | None = used
         if share is not None and batch > 1 and sizes.experts and sizes.experts_per_token:
             distinct = distinct_experts(batch, sizes.experts, sizes.experts_per_token)
-            uniform = float(share * distinct / sizes.experts_per_token)
+            number, uniform = float(distinct), float(share * distinct / sizes.experts_per_token)
             told = (
                 f"{float(distinct):.0f} of {sizes.experts} experts of {sizes.expert_layers} layers, chosen uniformly "
                 f"by {batch} tokens; {share / GB:,.2f} GB if all chose alike"
             )
-        found += _experts(system, placed.experts, share, uniform, told)
+        if system.hot is None:
+            found.append(Part("routed experts", placed.experts, uniform, uniform, share, told))
+        else:
+            held, gpu = (tier_rate(system, tier, read).bytes_per_s for tier in (placed.experts, "gpu"))
+            hits = (most_hits(system.hot.experts, number), most_hits(system.hot.experts, used))
+            # GPUs that read slower than what else holds the experts make a step slower by every hit.
+            slower = held is not None and gpu is not None and gpu < held
+            found += _hot(system.hot, placed.experts, (uniform, share), hits, told, slower=slower)
     told = "as released" if precision.trunk is None else f"at {precision.trunk:g} bits a parameter"
     for tier, name, groups in split(sizes.role(TRUNK), placed.trunk, placed.groups, "trunk"):
         trunk = bytes_at(groups, precision.trunk)
@@ -174,33 +192,55 @@ def _parts(system: System, sizes: ModelSizes, demand: Demand, layout: Layout) ->
     return tuple(found)
 
 
-def _experts(system: System, tier: str, share: float | None, uniform: float | None, told: str) -> list[Part]:
-    """Routed bytes, divided over a hot set where its coverage was measured; else from nothing to all of them."""
-    if system.hot is None:
-        return [Part("routed experts", tier, uniform, uniform, share, told)]
-    coverage = system.hot.coverage(system.hot.experts)
+def _hot(
+    hot: HotSet,
+    tier: str,
+    sizes: tuple[float | None, float | None],
+    most: tuple[float, float],
+    told: str,
+    *,
+    slower: bool,
+) -> list[Part]:
+    """Routed bytes divided over a hot set where its coverage was measured; else from nothing to all it can catch.
+
+    `sizes` in bytes and `most`, the share that the set can catch: where experts are chosen uniformly, and where all
+    tokens choose alike. `slower`: a hit is read slower than a miss.
+    """
+    uniform, share = sizes
+    coverage = hot.coverage(hot.experts)
     if coverage is None:
-        # Not known is not uniform: what is promised counts no hit, what cannot be exceeded counts every one.
+        # Not known is not uniform: what is promised counts no hit, what cannot be exceeded those that help.
+        least = 0.0 if slower else most[1]
         return [
             Part(
                 "routed experts",
                 tier,
                 uniform,
-                0.0,
-                0.0,
+                _part(uniform, 1 - most[0]),
+                _part(share, 1 - least),
                 f"{told}; how many the hot set catches is not known",
             ),
-            Part("hot experts", "gpu", 0.0, uniform, share, "if the hot set caught every read"),
+            Part(
+                "hot experts",
+                "gpu",
+                0.0,
+                _part(uniform, most[0]),
+                _part(share, least),
+                f"if the hot set caught {'every read' if most[0] == 1 else f'{most[0]:.1%} of the reads, all it can'}",
+            ),
         ]
     hit = f"the hot set catches {coverage:.1%} of the reads (measured curve)"
-    cold, hot = (
-        [None if size is None else size * part for size in (uniform, share)]
-        for part in (1 - coverage, coverage)
-    )
+    # Several tokens read a hot expert once, so that of different experts the set is never more than all of it.
+    caught = min(coverage, most[0])
+    cold, warm = _part(uniform, 1 - caught), _part(uniform, caught)
     return [
-        Part("routed experts", tier, cold[0], cold[0], cold[1], f"{told}; {hit}"),
-        Part("hot experts", "gpu", hot[0], hot[0], hot[1], hit),
+        Part("routed experts", tier, cold, cold, _part(share, 1 - coverage), f"{told}; {hit}"),
+        Part("hot experts", "gpu", warm, warm, _part(share, coverage), hit),
     ]
+
+
+def _part(size: float | None, share: float) -> float | None:
+    return None if size is None else size * share
 
 
 def _links(system: System, sizes: ModelSizes, demand: Demand, layout: Layout) -> list[Part]:
@@ -235,10 +275,11 @@ def _round_trips(system: System, sizes: ModelSizes, layout: Layout) -> dict[str,
 
 
 def tier_rate(system: System, tier: str, read: Mapping[str, tuple[float, str]]) -> Rate:
-    """The rate of a tier: measured by the run, else as somebody measured it, else as paper has it."""
+    """The rate of a tier: measured by the run (of one machine), else as somebody measured it, else as paper has it."""
     if tier in read:
         value, where = read[tier]
-        return Rate(tier, value, MEASURED, where)
+        times = f"{system.nodes} machines x " if system.nodes > 1 else ""
+        return Rate(tier, value * system.nodes, MEASURED, times + where)
     stated = {"dram": system.measured.dram, "gpu": system.measured.gpu, "pmem": system.measured.pmem}.get(
         tier
     )
@@ -265,7 +306,7 @@ def paper_rate(system: System, tier: str) -> tuple[float | None, str]:
         if storage is None or storage.bytes_per_s is None:
             return None, "the rate of the drives is not stated"
         drives = nodes * storage.drives * storage.bytes_per_s
-        return drives, f"{times}{storage.drives} drives x {storage.bytes_per_s / GB:g} GB/s"
+        return drives, f"{times}{units.count(storage.drives, 'drive')} x {storage.bytes_per_s / GB:g} GB/s"
     if tier == "network":
         return system.network_bytes_per_s, "of one machine" + (
             f", {system.network_fabric}" if system.network_fabric else ""

@@ -65,13 +65,12 @@ def load(found: Estimate) -> Span:
     placed = found.layout.placement
     if placed.experts == "nvme":
         return Span(None, "experts stay on the drives: they are read as they are used")
+    # Copies lie in the memory of the CPUs alone, and are made of what was read once.
     size = sum(
-        item.bytes or 0
+        tier.weights() // (found.layout.copies if tier.name in ("dram", "hbm") else 1)
         for tier in found.layout.tiers
-        for item in tier.items
-        if item.weights and tier.name != "nvme"
+        if tier.name != "nvme"
     )
-    size //= found.layout.copies
     return Span(size / rate, f"{size / GB:,.1f} GB / {rate / GB:g} GB/s ({detail})")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from attrs import evolve, frozen
 
 from k3gate.analysis.ceilings import Decode, decode, tier_rate
-from k3gate.analysis.layout import Demand, Layout, lay_out
+from k3gate.analysis.layout import Demand, Layout, lay_out, resolved
 from k3gate.analysis.prediction import Expected, expect
 from k3gate.analysis.prefill import Prefill, prefill
 from k3gate.analysis.system import System
@@ -35,15 +35,24 @@ class Estimate:
 
     def altered(self, system: System | None = None, demand: Demand | None = None) -> Estimate:
         """The same model on another system, or for another demand. What was measured holds for its own parts alone."""
-        changed = system or self.system
-        same = (changed.memory, changed.sockets, changed.gpus, changed.nodes)
-        own = (self.system.memory, self.system.sockets, self.system.gpus, self.system.nodes)
-        return estimate(changed, self.sizes, demand or self.demand, self.read if same == own else {})
+        changed, read = system or self.system, dict(self.read)
+        measured = changed.measured
+        if (changed.memory, changed.sockets) != (self.system.memory, self.system.sockets):
+            read.pop("dram", None)
+            measured = evolve(measured, dram=None)
+        if changed.gpus != self.system.gpus:
+            read.pop("gpu", None)
+            measured = evolve(measured, gpu=None)
+        if changed.extras != self.system.extras:
+            read.pop("pmem", None)
+            measured = evolve(measured, pmem=None)
+        return estimate(evolve(changed, measured=measured), self.sizes, demand or self.demand, read)
 
 
 def estimate(system: System, sizes: ModelSizes, demand: Demand, read: Read | None = None) -> Estimate:
     """Everything of one description; `UsageError` for a placement on what is not there."""
     known = read or {}
+    system = resolved(system, sizes)
     layout = lay_out(system, sizes, demand)
     step = decode(system, sizes, demand, layout, known)
     tiers = ("gpu", "dram", *(extra.kind for extra in system.extras), "nvme")

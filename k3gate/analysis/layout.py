@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from attrs import evolve, field, frozen
 
@@ -119,6 +120,31 @@ def place(system: System, demand: Demand) -> Placement:
     return placed
 
 
+_KINDS = ((ROUTED, "experts"), (TRUNK, "trunk"), (EMBEDDING, "embedding"), (VISION, "vision"))
+
+
+def resolved(system: System, sizes: ModelSizes) -> System:
+    """The system with groups that are all of their kind placed as that kind, so that no figure looks at one of both.
+
+    Raises `UsageError` where only some routed experts are placed elsewhere, since a token reads them from one tier.
+    """
+    stated = system.placement
+    kinds: dict[str, Any] = {}
+    left = dict(stated.groups)
+    for role, key in _KINDS:
+        names = [group.name for group in sizes.role(role)]
+        tiers = {stated.groups.get(name) for name in names}
+        if names and len(tiers) == 1 and None not in tiers:
+            kinds[key] = stated.groups[names[0]]
+            left = {name: tier for name, tier in left.items() if name not in names}
+        elif role == ROUTED and tiers - {None}:
+            raise UsageError(
+                f"system {system.name!r}: [placement.groups] splits the routed experts over tiers, and a token is "
+                "planned to read them from one: place all of them with experts under [placement]"
+            )
+    return evolve(system, placement=evolve(stated, groups=left, **kinds)) if kinds else system
+
+
 def _first(system: System) -> str:
     if system.gpus:
         return "gpu"
@@ -158,7 +184,7 @@ def lay_out(system: System, sizes: ModelSizes, demand: Demand) -> Layout:
     )
     short = tuple(_shortage(tier) for tier in tiers if tier.left is not None and tier.left < 0)
     unknown = tuple(
-        f"whether {tier.title} holds all is not known: "
+        f"whether {tier.title} can hold all is not known: "
         + ("its size is not stated" if tier.capacity is None else "a size of the model is unknown")
         for tier in tiers
         if tier.left is None and tier.items
@@ -249,6 +275,13 @@ def _possible(system: System, sizes: ModelSizes, placed: Placement) -> None:
                 f"{near(name, known)}"
             )
     hot = system.hot
+    for number, share in system.curve:
+        most = most_hits(number, sizes.experts_per_token)
+        if share > most + 1e-9:
+            raise UsageError(
+                f"system {system.name!r}: [hot_experts] curve [{number}, {share:g}] cannot be: a token reads "
+                f"{sizes.experts_per_token} different experts of a layer, of which {number} are {most:.1%} at most"
+            )
     if hot is None:
         return
     if not system.gpus or placed.experts == "gpu":
@@ -258,6 +291,11 @@ def _possible(system: System, sizes: ModelSizes, placed: Placement) -> None:
         raise UsageError(
             f"system {system.name!r}: [hot_experts] per_layer {hot.experts} is above {sizes.experts}, all of a layer"
         )
+
+
+def most_hits(number: int, read: float | None) -> float:
+    """The share of reads that `number` experts of a layer can catch at most where `read` different ones are read."""
+    return min(1.0, number / read) if read else 1.0
 
 
 def _detail(bits: float | None, times: int) -> str:

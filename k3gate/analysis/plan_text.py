@@ -60,8 +60,8 @@ def _answer(made: Plan) -> Iterator[str]:
     found = made.estimate
     for line in made.falls_short:
         yield fold(f"[short] {line}")
-    for line in found.layout.unknown:
-        yield fold(f"[unknown] {line}")
+    for line in made.undecided:
+        yield fold(f"[undecided] {line}")
     for one in made.contradictions:
         yield fold(f"[contradicted] {one.sentence}")
     yield row("system", found.system.name)
@@ -132,7 +132,7 @@ def _decode(made: Plan) -> Iterator[str]:
         yield f"    {'memory in all':<22}{total / GB:>10,.3f} GB"
     for rate in step.rates:
         shown = "unknown" if rate.bytes_per_s is None else f"{rate.bytes_per_s / GB:,.1f} GB/s"
-        yield row(f"{TIER_TITLES[rate.tier]}"[:16], f"{shown}, {rate.basis} ({rate.detail})")
+        yield row(TIER_TITLES[rate.tier], f"{shown}, {rate.basis} ({rate.detail})")
     for link, number in step.round_trips.items():
         yield row(f"{TIER_TITLES[link]}", f"{number} round trips a token")
     yield row("ceiling", step.arithmetic)
@@ -144,6 +144,8 @@ def _decode(made: Plan) -> Iterator[str]:
 def _prefill(made: Plan) -> Iterator[str]:
     for path in made.estimate.prefill.paths:
         yield fold(f"{path.name}: {tokens(path.ceiling)}: {path.arithmetic}")
+    if len(made.estimate.prefill.paths) > 1:
+        yield fold(f"together: {tokens(made.estimate.prefill.ceiling)}: {made.estimate.prefill.arithmetic}")
     yield fold("Attention over long contexts is not counted, so true rates fall with context.")
 
 

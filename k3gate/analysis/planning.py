@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from k3gate import units
 from k3gate.analysis import economics, prediction
+from k3gate.analysis.ceilings import PAPER, paper_rate, tier_rate
 from k3gate.analysis.changes import Change, changes
 from k3gate.analysis.claim_case import Judged
 from k3gate.analysis.claims import judge_all
@@ -16,6 +17,7 @@ from k3gate.analysis.estimate import Alternative, Estimate, Read, estimate, trun
 from k3gate.analysis.layout import Demand
 from k3gate.analysis.system import GB, TIER_TITLES, System
 from k3gate.documents import digest, plain
+from k3gate.errors import UsageError
 from k3gate.model.sizes import ModelSizes
 
 CAPACITY = "capacity"
@@ -96,6 +98,8 @@ def plan(
 ) -> Plan:
     """The plan of `system` for `sizes` and `demand`; `read`: rates by tier that `run` measured."""
     found = estimate(system, sizes, demand, read)
+    _possible(found)
+    system = found.system
     tiers, words = _limit(found)
     watts = economics.power(system)
     return Plan(
@@ -113,6 +117,19 @@ def plan(
         _missing(run),
         run,
     )
+
+
+def _possible(found: Estimate) -> None:
+    """`UsageError` where a rate was measured above the paper rate: nothing reads so fast, so one of both is wrong."""
+    one = evolve(found.system, nodes=1)
+    for tier in ("dram", "gpu", "pmem"):
+        rate, (paper, detail) = tier_rate(one, tier, found.read), paper_rate(one, tier)
+        if rate.basis == PAPER or rate.bytes_per_s is None or paper is None or rate.bytes_per_s <= paper:
+            continue
+        raise UsageError(
+            f"system {found.system.name!r}: {rate.bytes_per_s / GB:,.1f} GB/s of {TIER_TITLES[tier]} ({rate.detail}) "
+            f"are above the paper rate, {paper / GB:,.1f} GB/s ({detail}): correct the one or the other"
+        )
 
 
 def _not_assured(asked: float, expected: prediction.Expected) -> str:
@@ -275,6 +292,7 @@ def document(made: Plan) -> dict[str, Any]:
         "prefill": {
             "batch_tokens": found.prefill.batch,
             "ceiling_tokens_per_s": found.prefill.ceiling,
+            "arithmetic": found.prefill.arithmetic,
             "paths": [plain(path) for path in found.prefill.paths],
         },
         "limiting_tier": " and ".join(made.limiting) or None,

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 
 from attrs import frozen
 
-from k3gate.analysis.ceilings import PAPER, Decode, Rate
+from k3gate.analysis.ceilings import PAPER, Decode, Part, Rate
 from k3gate.analysis.system import TIER_TITLES, System
 
 SUSTAINED = 0.8
@@ -82,7 +82,9 @@ def expect(decode: Decode, system: System, *, uncounted_network: bool = False) -
     spent = {**{tier: value / middle for tier, value in slow.banded.items()}, **slow.fixed}
     total = sum(spent.values())
     shares = {tier: value / total for tier, value in spent.items() if value} if total else {}
-    low, high = slow.rate(low_share), fast.rate(high_share)
+    # Hits make a step slower where GPUs read slower than what else holds the experts: either may be the fast end.
+    low = min((rate for way in (slow, fast) if (rate := way.rate(low_share)) is not None), default=None)
+    high = max((rate for way in (slow, fast) if (rate := way.rate(high_share)) is not None), default=None)
     if high is not None and decode.ceiling is not None:
         high = min(high, decode.ceiling)
     return Expected(low, high, _basis(decode, system), shares)
@@ -112,7 +114,7 @@ def times(decode: Decode, system: System, key: str = "bytes") -> Times | None:
     rates = {rate.tier: sustained(rate, system) for rate in decode.rates}
     found: dict[str, float] = {}
     for part in decode.parts:
-        size, rate = part.bytes if key == "bytes" else part.best, rates.get(part.tier)
+        size, rate = _size(part, key), rates.get(part.tier)
         if rate is None and part.tier in ("pcie", "network"):
             continue
         if size is None or (rate is None and size):
@@ -122,12 +124,17 @@ def times(decode: Decode, system: System, key: str = "bytes") -> Times | None:
     if decode.latency_seconds:
         found["network"] = found.get("network", 0.0) + decode.latency_seconds
     beside = {"gpu", "pcie", "network"}
-    if all(part.tier in beside for part in decode.parts):
+    # A part of no bytes is none: where it alone lies elsewhere, all of the model is read from GPU memory.
+    if all(part.tier in beside or not _size(part, key) for part in decode.parts):
         beside.discard("gpu")
     return Times(
         {tier: value for tier, value in found.items() if tier not in beside},
         {tier: value for tier, value in found.items() if tier in beside},
     )
+
+
+def _size(part: Part, key: str) -> float | None:
+    return part.bytes if key == "bytes" else part.best
 
 
 def _basis(decode: Decode, system: System) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from attrs import frozen
 
+from k3gate import units
 from k3gate.analysis.ceilings import Rate, paper_rate, total
 from k3gate.analysis.layout import Layout
 from k3gate.analysis.system import GB, ISAS, TIER_TITLES, System
@@ -27,22 +28,46 @@ class PrefillPath:
 
 @frozen
 class Prefill:
-    """The ways there are. `ceiling`: of all at once, since experts can be shared out; None where one is unknown."""
+    """The ways there are. `ceiling`: of all at once, since experts can be shared out, but never above what the memory
+    that holds the experts gives them all; None where a way is unknown. `arithmetic`: which of the two it is."""
 
     batch: int
     paths: tuple[PrefillPath, ...]
     ceiling: float | None
+    arithmetic: str
 
 
 def prefill(system: System, sizes: ModelSizes, layout: Layout, rates: Mapping[str, Rate]) -> Prefill:
     """Ceilings of prefill with `system.prefill_batch` tokens a pass, attention over long contexts not counted."""
     batch = system.prefill_batch
     paths = []
-    if system.cores is not None or layout.placement.experts != "gpu":
+    # CPUs reach no weights in GPU memory, so that they take no part where the experts lie there.
+    if layout.placement.experts != "gpu":
         paths.append(_on_cpu(system, sizes, layout, rates, batch))
     if system.gpus:
         paths.append(_on_gpu(system, sizes, layout, rates, batch))
-    return Prefill(batch, tuple(paths), total([path.ceiling for path in paths]) if paths else None)
+    together = total([path.ceiling for path in paths])
+    if together is None:
+        return Prefill(batch, tuple(paths), None, "not known, since a way is not")
+    shared, told = _shared_memory(system, sizes, layout, rates, batch)
+    if len(paths) > 1 and shared is not None and shared < together:
+        return Prefill(batch, tuple(paths), shared, told)
+    return Prefill(batch, tuple(paths), together, "all ways at once" if len(paths) > 1 else paths[0].name)
+
+
+def _shared_memory(
+    system: System, sizes: ModelSizes, layout: Layout, rates: Mapping[str, Rate], batch: int
+) -> tuple[float | None, str]:
+    """Tokens/s at which all ways together read every expert of a pass once from where they lie, and the arithmetic."""
+    tier = layout.placement.experts or "dram"
+    held, read = rates.get(tier), _pass_bytes(system, sizes, batch)
+    rate = held.bytes_per_s if held is not None else None
+    if not rate or not read:
+        return None, "the rate of the experts' memory is not known"
+    return batch * rate / read, (
+        f"all ways read the experts from {TIER_TITLES[tier]}: {batch:,} tokens / ({read / GB:,.0f} GB of experts a "
+        f"pass / {rate / GB:,.1f} GB/s)"
+    )
 
 
 def cpu_flops(system: System) -> tuple[float | None, str]:
@@ -52,8 +77,9 @@ def cpu_flops(system: System) -> tuple[float | None, str]:
     each = ISAS[system.isa]
     value = system.nodes * system.sockets * system.cores * system.hertz * each
     machines = f"{system.nodes} machines x " if system.nodes > 1 else ""
+    sockets = units.count(system.sockets, "socket")
     return value, (
-        f"{machines}{system.sockets} sockets x {system.cores} cores x {system.hertz / 1e9:g} GHz x {each:g} "
+        f"{machines}{sockets} x {system.cores} cores x {system.hertz / 1e9:g} GHz x {each:g} "
         f"operations ({system.isa}) = {value / 1e12:,.1f} TFLOP/s"
     )
 
@@ -66,13 +92,19 @@ def gpu_flops(system: System) -> tuple[float | None, str]:
     return value, f"{value / 1e12:,.0f} TFLOP/s of all GPUs"
 
 
+HEADS = ("lm_head", "embed_tokens")
+"""Groups of the trunk that turn a state into a next token: the last, and a tied table (`sizes`). Of a prompt only the
+last token needs them."""
+
+
 def _parameters(sizes: ModelSizes) -> tuple[int | None, int | None]:
-    """Parameters that a token uses: of the routed experts, of the trunk."""
+    """Parameters that a token of a prompt uses: of the routed experts, of the trunk without its head."""
     active = sizes.active_parameters
     if active is None:
         return None, None
-    trunk = sum(group.parameters or 0 for group in sizes.role(TRUNK))
-    return active - trunk, trunk
+    trunk = sizes.role(TRUNK)
+    routed = active - sum(group.parameters or 0 for group in trunk)
+    return routed, sum(group.parameters or 0 for group in trunk if group.name not in HEADS)
 
 
 def _on_cpu(
@@ -82,7 +114,7 @@ def _on_cpu(
     name = "experts computed by the CPUs"
     flops, told = cpu_flops(system)
     routed, trunk = _parameters(sizes)
-    if flops is None or routed is None or trunk is None:
+    if flops is None or routed is None or trunk is None or routed + trunk <= 0:
         return PrefillPath(name, None, told if flops is None else "the parameters are not known")
     read = _pass_bytes(system, sizes, batch)
     held = rates.get(layout.placement.experts or "dram")
@@ -96,14 +128,17 @@ def _on_cpu(
     if layout.placement.trunk == "gpu":
         more, said = gpu_flops(system)
         if more is None:
+            # Without routed experts nothing is left to the CPUs, and nothing bounds them.
             return PrefillPath(
-                name, batch / seconds, f"{batch:,} tokens / ({text}); trunk: {said}, not counted"
+                name,
+                batch / seconds if seconds else None,
+                f"{batch:,} tokens / ({text}); trunk: {said}, not counted",
             )
         seconds += 2 * trunk * batch / more
         text += f" + {batch:,} x 2 x {trunk / 1e9:.1f} G / {said}"
     else:
         seconds += 2 * trunk * batch / flops
-        text += f" + {batch:,} x 2 x {trunk / 1e9:.1f} G of the trunk"
+        text += f" + {batch:,} x 2 x {trunk / 1e9:.1f} G of the trunk / {flops / 1e12:,.1f} TFLOP/s"
     return PrefillPath(name, batch / seconds, f"{batch:,} tokens / ({text})")
 
 
@@ -114,11 +149,12 @@ def _on_gpu(
     streamed = layout.placement.experts != "gpu"
     name = "experts streamed to the GPUs" if streamed else "all on the GPUs"
     flops, told = gpu_flops(system)
-    active = sizes.active_parameters
-    if flops is None or active is None:
+    routed, trunk = _parameters(sizes)
+    used = None if routed is None or trunk is None else routed + trunk
+    if flops is None or not used:
         return PrefillPath(name, None, told if flops is None else "the parameters are not known")
-    compute = 2 * active * batch / flops
-    text = f"{batch:,} x 2 x {active / 1e9:.1f} G operations / {told}"
+    compute = 2 * used * batch / flops
+    text = f"{batch:,} x 2 x {used / 1e9:.1f} G operations / {told}"
     if not streamed:
         return PrefillPath(name, batch / compute, f"{batch:,} tokens / ({text})")
     read, pcie = _pass_bytes(system, sizes, batch), paper_rate(system, "pcie")[0]

@@ -11,7 +11,7 @@ from attrs import evolve
 from k3gate import tables
 from k3gate.analysis import backtest, planning, published, system_file
 from k3gate.analysis.backtest import Backtest
-from k3gate.analysis.layout import Demand
+from k3gate.analysis.layout import Demand, resolved
 from k3gate.analysis.planning import Plan
 from k3gate.analysis.system import System
 from k3gate.errors import UsageError
@@ -83,7 +83,12 @@ def plan(
         found = read_model(str(Path(place).parent / described.model_path))
     else:
         found = sizes.kimi_k3()
-    described = _priced(described, target)
+    if not found.bytes:
+        raise UsageError(
+            f"{found.name}: {found.source} hold no weights at all, so that there is nothing to plan for: "
+            "give a checkpoint whose shards are there, or its config.json"
+        )
+    described = resolved(_priced(described, target), found)
     wanted = demand(described, target, found)
     if wanted.trunk == "q8_0" and not described.precision.trunk_stated:
         described = evolve(described, precision=evolve(described.precision, trunk=sizes.Q8_0_BITS))
@@ -95,7 +100,7 @@ def plan(
         described,
         found,
         wanted,
-        measured(record),
+        measured(record, described),
         record.run.id if record is not None else None,
     )
 
@@ -134,8 +139,11 @@ def demand(described: System, target: str | None, model: ModelSizes) -> Demand:
     )
 
 
-def measured(record: RunRecord | None) -> dict[str, tuple[float, str]]:
-    """Rates by tier that a run measured soundly, in B/s, with the row they stand in. Empty without a run."""
+def measured(record: RunRecord | None, described: System) -> dict[str, tuple[float, str]]:
+    """Rates by tier that a run measured soundly, in B/s, with the row they stand in. Empty without a run.
+
+    `UsageError` for a run of a machine whose processors or memory are not those described.
+    """
     if record is None:
         return {}
     from k3gate.analysis.ladder import ladder
@@ -145,12 +153,35 @@ def measured(record: RunRecord | None) -> dict[str, tuple[float, str]]:
     doubt = hardware.doubt(record.inventory)
     if doubt is not None:
         raise UsageError(f"run {record.run.id} says nothing of this hardware: {doubt}; plan without --run")
+    _same_machine(record, described)
     for rung in ladder(record, None):
         if rung.key == "read" and rung.value is not None and rung.state is State.OK:
             return {"dram": (rung.value, f"measured read of the whole machine, run {record.run.id}")}
     raise UsageError(
         f"run {record.run.id} holds no sound read of the whole machine: measure again, or plan without --run"
     )
+
+
+_DECIDE = (
+    *("cpu.model", "cpu.sockets", "cpu.cores"),
+    *("memory.modules", "memory.size", "memory.type", "memory.speed", "memory.channels"),
+)
+"""Lines of an order that decide how fast memory is read. More than was ordered is another machine too."""
+
+
+def _same_machine(record: RunRecord, described: System) -> None:
+    from k3gate.gate import bom
+
+    unlike = [
+        f"{line.title} {line.ordered}, the run's {line.found}"
+        for line in bom.check(described, record.inventory)
+        if line.key in _DECIDE and line.found is not None and line.verdict != bom.SAME
+    ]
+    if unlike:
+        raise UsageError(
+            f"run {record.run.id} is of another machine than {described.name!r}: {'; '.join(unlike)}; name a run of "
+            "this one, correct the file, or plan without --run"
+        )
 
 
 def against_published(place: str | None) -> Backtest:

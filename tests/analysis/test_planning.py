@@ -456,3 +456,236 @@ def test_sequences_together_are_expected_by_uniform_choice_and_bounded_by_equal_
     assert made.estimate.expected.high == pytest.approx(1 / (dram / 0.70 + rest))
     assert made.undecided == ("decode of 20 tokens/s is not expected: 0.46 to 1.3 are",)
     assert "not tested on 16 sequences at once" in made.estimate.expected.basis
+
+
+def test_a_model_of_no_parameters_has_no_prefill(plan: Any) -> None:
+    made = plan(
+        """name = "x"
+[cpu]
+sockets = 1
+cores = 64
+ghz = 2.5
+isa = "amx"
+[memory]
+modules = 12
+module_gib = 192
+mts = 6000
+channels = 12
+[[gpu]]
+model = "g"
+memory_gb = 96
+tflops = 100
+pcie_gb_per_s = 60
+[model.stated]
+name = "tiny"
+source = "nobody"
+layers = 2
+experts = 8
+experts_per_token = 2
+[[model.stated.group]]
+name = "experts"
+role = "routed"
+gb = 1
+parameters_billion = 1e-12
+"""
+    )
+    assert [path.ceiling for path in made.estimate.prefill.paths] == [None, None]
+    assert {path.arithmetic for path in made.estimate.prefill.paths} == {"the parameters are not known"}
+
+
+def test_two_ways_of_prefill_read_the_experts_from_the_same_memory(example: Any) -> None:
+    found = example("h200-8").estimate.prefill
+    cpu, gpu = (path.ceiling for path in found.paths)
+    once = k3.ROUTED_BYTES * (1 - (1 - 16 / 896) ** 4096)
+    shared = 4096 * 563.2e9 / once
+    assert cpu + gpu > shared == pytest.approx(found.ceiling)
+    assert f"{shared:,.0f}" == "1,595" and "from DRAM: 4,096 tokens / (1,446 GB" in found.arithmetic
+
+
+def test_of_a_prompt_only_the_last_token_needs_the_head(example: Any) -> None:
+    found = example("b300-8").estimate.prefill
+    used = k3.ACTIVE_PARAMETERS - 163_840 * k3.HIDDEN
+    assert [path.name for path in found.paths] == ["all on the GPUs"], "cores reach no weights in GPU memory"
+    flops = 8 * next(gpu.flops for gpu in example("b300-8").estimate.system.gpus)
+    assert found.ceiling == pytest.approx(flops / (2 * used))
+
+
+# --- what a group, a hot set and a measurement decide ---
+
+EXPERTS_ELSEWHERE = """name = "x"
+[cpu]
+sockets = 2
+[memory]
+modules = 24
+module_gib = 16
+mts = 6400
+channels = 12
+[storage]
+drives = 4
+drive_gb = 4000
+gb_per_s = 7
+"""
+
+
+def test_experts_placed_as_a_group_are_read_from_there(plan: Any) -> None:
+    group = plan(EXPERTS_ELSEWHERE + '[placement.groups]\nrouted_experts = "nvme"')
+    kind = plan(EXPERTS_ELSEWHERE + '[placement]\nexperts = "nvme"')
+    told, same = document(group), document(kind)
+    for key in ("residency", "decode", "prefill", "load", "changes"):
+        assert told[key] == same[key], key
+    assert group.estimate.decode.bytes_of("nvme") == ROUTED_TOKEN
+    assert group.estimate.decode.ceiling < 28e9 / ROUTED_TOKEN and group.load.seconds is None
+
+
+def test_routed_experts_are_not_split_over_tiers(plan: Any) -> None:
+    from k3gate.errors import UsageError
+
+    model = """[model.stated]
+name = "m"
+source = "s"
+layers = 2
+experts = 8
+experts_per_token = 2
+[[model.stated.group]]
+name = "a"
+role = "routed"
+gb = 1
+[[model.stated.group]]
+name = "b"
+role = "routed"
+gb = 1
+"""
+    with pytest.raises(UsageError, match="splits the routed experts over tiers"):
+        plan(EXPERTS_ELSEWHERE + model + '[placement.groups]\na = "nvme"')
+
+
+SLOW_GPUS = """name = "x"
+[cpu]
+sockets = 2
+[memory]
+modules = 24
+module_gib = 128
+mts = 8800
+channels = 12
+[[gpu]]
+model = "g"
+count = 2
+memory_gb = 96
+gb_per_s = {rate}
+[runtime]
+gpu_split = "layer"
+"""
+
+
+@pytest.mark.parametrize("rate", [20, 960])
+@pytest.mark.parametrize("batch", [1, 8])
+def test_hits_on_slow_gpus_raise_no_ceiling_and_turn_no_interval(plan: Any, rate: int, batch: int) -> None:
+    text = SLOW_GPUS.format(rate=rate)
+    cold = plan(text, batch=batch, sequences=batch).estimate
+    hot = plan(text + "[hot_experts]\nper_layer = 16", batch=batch, sequences=batch).estimate
+    assert hot.decode.ceiling == pytest.approx(cold.decode.ceiling), "no hit is the fastest"
+    for found in (cold, hot):
+        assert 0 < found.expected.low < found.expected.high <= found.decode.ceiling
+
+
+def test_a_small_hot_set_catches_no_more_than_it_holds(plan: Any) -> None:
+    text = GROUPS.split("[placement.groups]")[0] + "[hot_experts]\nper_layer = 1\n"
+    one = plan(text).estimate
+    least = {(part.what, part.least) for part in one.decode.parts}
+    assert ("routed experts", ROUTED_TOKEN * 15 / 16) in least and ("hot experts", ROUTED_TOKEN / 16) in least
+    distinct = 896 * (1 - (1 - 16 / 896) ** 4)
+    four = plan(text, batch=4, sequences=4).estimate
+    best = next(part.best for part in four.decode.parts if part.what == "hot experts")
+    assert best == pytest.approx(ROUTED_TOKEN / 16), f"one of {distinct} different experts"
+
+
+def test_a_curve_above_what_so_many_experts_can_catch_is_refused(plan: Any) -> None:
+    from k3gate.errors import UsageError
+
+    with pytest.raises(UsageError, match=r"of which 1 are 6\.2% at most"):
+        plan(GROUPS + "[hot_experts]\nper_layer = 1\ncurve = [[1, 1.0]]")
+    assert plan(GROUPS + "[hot_experts]\nper_layer = 1\ncurve = [[1, 0.0625]]").estimate.expected.low
+
+
+def test_a_part_of_no_bytes_does_not_spare_gpus_their_band(plan: Any) -> None:
+    text = GROUPS.split("[placement.groups]")[0] + "[hot_experts]\nper_layer = 16\ncurve = [[16, 1.0]]"
+    found = plan(text).estimate.expected
+    assert found.low < found.high / 2, "all lies in GPU memory"
+
+
+def test_a_run_measures_one_machine_of_several(plan: Any) -> None:
+    text = SLOW_GPUS.format(rate=960).replace('name = "x"', 'name = "x"\nnodes = 2')
+    made = plan(text, read={"dram": (900e9, "run abc")})
+    rate = made.estimate.decode.rate("dram")
+    assert (rate.bytes_per_s, rate.detail) == (1800e9, "2 machines x run abc")
+
+
+@pytest.mark.parametrize("read", [None, {"dram": (9000e9, "run abc")}])
+def test_a_rate_above_paper_is_refused(plan: Any, read: Any) -> None:
+    from k3gate.errors import UsageError
+
+    text = (
+        'name = "x"\n[cpu]\nsockets = 1\n[memory]\nmodules = 8\nmodule_gib = 256\nmts = 3200\nchannels = 8\n'
+    )
+    stated = "" if read else "[measured]\ndram_gb_per_s = 9000\nsource = 'us'\n"
+    with pytest.raises(UsageError, match=r"9,000\.0 GB/s of DRAM .* above the paper rate, 204\.8 GB/s"):
+        plan(text + stated, read=read)
+
+
+def test_what_was_measured_says_nothing_of_changed_memory(plan: Any) -> None:
+    made = plan(
+        """name = "x"
+[cpu]
+sockets = 1
+[memory]
+modules = 4
+module_gib = 512
+mts = 3200
+channels = 8
+[measured]
+dram_gb_per_s = 80
+source = "us" """
+    )
+    assert made.estimate.decode.rate("dram").bytes_per_s == 80e9
+    after = {change.key: change.after for change in made.changes}
+    assert after["fill_channels"].decode.rate("dram").bytes_per_s == 8 * 3200e6 * 8
+    assert after["second_socket"].decode.rate("dram").bytes_per_s == 8 * 3200e6 * 8
+    assert after["trunk_q8_0"].decode.rate("dram").bytes_per_s == 80e9, "the same memory"
+
+
+def test_copies_in_dram_are_read_once_and_the_gpus_share_too(plan: Any) -> None:
+    made = plan(
+        """name = "x"
+[cpu]
+sockets = 2
+[memory]
+modules = 32
+module_gib = 128
+[[gpu]]
+model = "g"
+count = 8
+memory_gb = 96
+[storage]
+drives = 1
+gb_per_s = 10
+[placement]
+trunk = "gpu"
+[runtime]
+replicate_per_node = true"""
+    )
+    assert made.load.seconds == pytest.approx((1_560_860_324_864 - 894_717_952) / 10e9)
+    assert "(1 drive x 10 GB/s)" in made.load.detail
+
+
+def test_the_text_says_what_enforce_cannot_decide(example: Any) -> None:
+    made = example("sp3-24x64", decode_tokens_per_s=2.0)
+    assert made.undecided and not made.falls_short
+    page = " ".join(plan_text.text(made).split())
+    assert all(f"[undecided] {line}" in page for line in made.undecided)
+
+
+def test_arithmetic_names_its_divisors_and_small_sizes(example: Any) -> None:
+    text = plan_text.text(example("xeon6-24x128"))
+    assert "G of the trunk / " in " ".join(text.split())
+    assert "0.00 GB of network" not in plan_text.text(example("cluster-64"))
+    assert "\npersistent memory" in plan_text.text(example("xeon-pmem200"))

@@ -166,6 +166,21 @@ def test_a_checkpoint_whose_attention_is_not_known_has_an_unknown_cache(
     assert made["decode"]["ceiling_tokens_per_s"] is None
 
 
+def test_a_checkpoint_without_any_shard_is_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from tests.model.test_sizes import MIXTRAL
+
+    (tmp_path / "config.json").write_text(json.dumps(MIXTRAL))
+    (tmp_path / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": {"lm_head.weight": "model-00001-of-00001.safetensors"}})
+    )
+    assert call("plan", SP3, "--model", str(tmp_path)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
+    assert "hold no weights at all" in captured.err
+
+
 def test_a_targets_trunk_holds_unless_the_file_states_another(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
