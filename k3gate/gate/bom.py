@@ -45,6 +45,8 @@ def verdict(lines: Iterable[Line]) -> Verdict:
 def sentence(lines: Iterable[Line]) -> str:
     """What the lines say together, the bad ones named."""
     found = list(lines)
+    if not found:
+        return "The order states no part that could be checked."
     counts = Counter(line.verdict for line in found)
     told = ", ".join(f"{counts[word]} {word}" for word in VERDICTS if counts[word])
     bad = [f"{line.title}: {line.reason}" for line in found if line.verdict == WORSE]
