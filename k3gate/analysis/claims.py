@@ -28,7 +28,7 @@ from k3gate.analysis.claim_case import (
 from k3gate.analysis.estimate import Estimate
 from k3gate.analysis.layout import TRUNK_ITEM
 from k3gate.analysis.premises import CLOSE, WEIGHT_PARTS, check_premises, hold_bandwidth, hold_bytes
-from k3gate.analysis.system import CLAIM_KINDS, GB, GIB, Claim
+from k3gate.analysis.system import CLAIM_KINDS, GB, GIB, KV_BYTES, Claim
 from k3gate.model.sizes import ROUTED, TRUNK
 
 MOST_CHASSIS = 64
@@ -51,11 +51,10 @@ def judge(claim: Claim, base: Estimate) -> Judged:
 def _decode(case: Case) -> None:
     claim, own = case.claim, case.own
     _own_arithmetic(case)
-    foreign = claim.premises.get("machine")
+    foreign = _is_foreign(case)
     batch = own.demand.batch
     ceiling = None if own.decode.ceiling is None else own.decode.ceiling * batch
-    if own.layout.fits is False:
-        case.say("the model does not fit, so no rate holds: " + "; ".join(own.layout.shortages), ABOVE)
+    _must_fit(case)
     if ceiling is None:
         why = "; ".join(own.decode.unknown) or "nothing to compute it from"
         case.say(f"the ceiling is not known: {why}", UNTESTABLE)
@@ -76,7 +75,19 @@ def _decode(case: Case) -> None:
         low, high = (units.significant(value * batch, 2) for value in (expected.low, expected.high))
         case.say(f"expected of such machines: {low} to {high} tokens/s ({expected.basis})")
     if foreign:
-        _foreign(case, str(foreign))
+        _foreign(case)
+
+
+def _is_foreign(case: Case) -> bool:
+    """Whether the claim was measured on another machine, by its own premises."""
+    return "machine" in case.claim.premises
+
+
+def _must_fit(case: Case) -> None:
+    """A rate or a context of a machine that does not hold the model at all is more than it can do."""
+    layout = case.own.layout
+    if layout.fits is False:
+        case.say("the model does not fit, so nothing of it holds: " + "; ".join(layout.shortages), ABOVE)
 
 
 def _share(case: Case, ceiling: float) -> str:
@@ -120,9 +131,18 @@ def _own_arithmetic(case: Case) -> None:
         )
 
 
-def _foreign(case: Case, machine: str) -> None:
-    """A rate of another machine is no evidence of this one; scaled, it is an estimate with its limits."""
-    case.say(f"prototype missing: it was measured on {machine}, not on this machine; no purchase rests on it")
+def _prototype(case: Case) -> None:
+    """What is measured on another machine is no evidence of this one."""
+    machine = case.claim.premises["machine"]
+    case.say(
+        f"prototype missing: it was measured on {machine}, not on this machine; no purchase rests on it",
+        UNTESTABLE,
+    )
+
+
+def _foreign(case: Case) -> None:
+    """A decode rate of another machine, scaled: an estimate with its limits."""
+    _prototype(case)
     theirs = case.premise("machine_gb_per_s")
     own = tier_rate(case.base.system, "dram", case.base.read)
     if theirs is None or own.bytes_per_s is None:
@@ -144,6 +164,9 @@ def _foreign(case: Case, machine: str) -> None:
 
 def _prefill(case: Case) -> None:
     claim, found = case.claim, case.own.prefill
+    _must_fit(case)
+    if _is_foreign(case):
+        _prototype(case)
     for path in found.paths:
         told = "not known" if path.ceiling is None else f"at most {units.significant(path.ceiling)} tokens/s"
         case.say(f"{path.name}, {found.batch:,} tokens a pass: {told} ({path.arithmetic})")
@@ -171,6 +194,8 @@ def _pass_needed(case: Case) -> None:
 
 def _bandwidth(case: Case) -> None:
     hold_bandwidth(case, case.claim.low, case.claim.high, ABOVE, "")
+    if _is_foreign(case):
+        _prototype(case)
 
 
 def _bytes(case: Case) -> None:
@@ -244,6 +269,9 @@ def _context(case: Case) -> None:
         return
     own = base.altered(demand=evolve(base.demand, context=int(claim.high), sequences=1, batch=1))
     cache = own.layout.placement.cache or "dram"
+    others = [one for one in own.layout.tiers if one.left is not None and one.left < 0 and one.name != cache]
+    if others:
+        case.say("the model does not fit, so no context does: " + "; ".join(own.layout.shortages), ABOVE)
     tier = own.layout.tier(cache)
     kv = next((item for item in tier.items if item.what == "KV cache"), None) if tier else None
     if tier is None or kv is None or kv.bytes is None or tier.left is None:
@@ -262,16 +290,21 @@ def _context(case: Case) -> None:
 
 
 def _kv(case: Case) -> None:
-    sizes = case.base.sizes
-    kv, most = sizes.kv_bytes_per_token, sizes.max_context
+    sizes, precision = case.own.sizes, case.own.system.precision
+    kv = sizes.kv_bytes_per_token
+    stated = case.premise("context") is not None
+    most = case.own.demand.context if stated else sizes.max_context
     if kv is None or most is None:
         case.say("cache bytes or the longest context are not known", UNTESTABLE)
         return
+    kv = round(kv * KV_BYTES[precision.kv])
     size = kv * most
-    above = case.claim.high > size * 1.02
+    above, below = case.claim.high > size * 1.02, case.claim.high < size * (1 - CLOSE)
+    told = "as the claim states" if stated else "the longest context"
     case.say(
-        f"{kv:,} B a token x {most:,} tokens, the longest context = {size / GB:,.1f} GB (compressed cache in BF16)",
-        FALSE if above else CONSISTENT,
+        f"{kv:,} B a token x {most:,} tokens, {told} = {size / GB:,.4g} GB (compressed cache in "
+        f"{precision.kv.upper()})",
+        FALSE if above or below else CONSISTENT,
     )
     if above:
         case.say(

@@ -262,7 +262,16 @@ source = "somebody"
         ('kind = "headroom"\nvalue = 1800', "above_ceiling", "1,737.7 GB"),
         ('kind = "context"\nvalue = 1048576', "consistent", "29.0 GB in DRAM; it fits"),
         ('kind = "context"\nvalue = 2000000', "above_ceiling", "at most 1,048,576 tokens"),
-        ('kind = "kv_per_request"\nvalue = 29', "consistent", "29.0 GB"),
+        ('kind = "kv_per_request"\nvalue = 29', "consistent", "28.99 GB"),
+        ('kind = "kv_per_request"\nvalue = 0.001', "false_assumption", "28.99 GB"),
+        ('kind = "kv_per_request"\nvalue = 300', "false_assumption", "that is the engine"),
+        (
+            'kind = "kv_per_request"\nvalue = 29\npremises = { context = 8192 }',
+            "false_assumption",
+            "0.2265 GB",
+        ),
+        ('kind = "kv_per_request"\nvalue = 0.23\npremises = { context = 8192 }', "consistent", "0.2265 GB"),
+        ('kind = "bandwidth"\nvalue = 900\npremises = { machine = "X" }', "untestable", "prototype missing"),
         ('kind = "gpu_free"\nvalue = 10', "untestable", "no GPU"),
         ('kind = "accelerators"\nvalue = 8', "untestable", "no accelerators"),
         ('kind = "prefill"\nvalue = 100', "untestable", "not known"),
@@ -289,3 +298,53 @@ def test_a_claim_is_held_against_what_can_be(plan: Any, claim: str, verdict: str
     found = only(plan(BASE + claim))
     assert found.verdict == verdict, found.reasons
     assert any(reason in line for line in found.reasons), found.reasons
+
+
+def test_a_claim_of_several_sequences_says_so(plan: Any) -> None:
+    found = only(plan(BASE + 'kind = "decode"\nvalue = 20\npremises = { batch = 4 }'))
+    assert found.text.startswith("decode rate of 4 sequences together: 20 tokens/s")
+
+
+def test_a_cache_in_fewer_bits_is_judged_so(plan: Any) -> None:
+    text = BASE + 'kind = "kv_per_request"\nvalue = 14.5\n[precision]\nkv = "fp8"\n'
+    assert only(plan(text)).verdict == "consistent"
+
+
+SMALL = """name = "too small"
+[cpu]
+sockets = 2
+cores = 64
+ghz = 2.6
+isa = "avx512"
+[memory]
+modules = 8
+module_gib = 64
+mts = 6400
+channels = 12
+[[gpu]]
+model = "a card"
+memory_gb = 141
+gb_per_s = 4800
+tflops = 900
+pcie_gb_per_s = 50
+[placement]
+trunk = "gpu"
+[claims.it]
+source = "somebody"
+"""
+
+
+@pytest.mark.parametrize("claim", ['kind = "context"\nvalue = 8192', 'kind = "prefill"\nvalue = 10'])
+def test_nothing_is_consistent_of_a_model_that_does_not_fit(plan: Any, claim: str) -> None:
+    found = only(plan(SMALL + claim))
+    assert found.verdict == "above_ceiling", found.reasons
+    assert any("DRAM is" in reason and "short" in reason for reason in found.reasons)
+    held = only(plan(SMALL.replace("modules = 8", "modules = 32") + claim))
+    assert held.verdict == "consistent", held.reasons
+
+
+def test_a_prefill_rate_of_another_machine_is_no_evidence(plan: Any) -> None:
+    text = SMALL.replace("modules = 8", "modules = 32")
+    found = only(plan(text + 'kind = "prefill"\nvalue = 10\npremises = { machine = "machine X" }'))
+    assert found.verdict == "untestable"
+    assert any("measured on machine X" in reason for reason in found.reasons)
