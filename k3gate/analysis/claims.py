@@ -26,10 +26,17 @@ from k3gate.analysis.claim_case import (
     under_premises,
 )
 from k3gate.analysis.estimate import Estimate
-from k3gate.analysis.layout import TRUNK_ITEM
-from k3gate.analysis.premises import CLOSE, WEIGHT_PARTS, check_premises, hold_bandwidth, hold_bytes
+from k3gate.analysis.premises import (
+    CLOSE,
+    check_premises,
+    hold_bandwidth,
+    hold_bytes,
+    is_weights,
+    trunk_bytes,
+    weight_bytes,
+)
 from k3gate.analysis.system import CLAIM_KINDS, GB, GIB, KV_BYTES, Claim
-from k3gate.model.sizes import ROUTED, TRUNK
+from k3gate.model.sizes import ROUTED
 
 MOST_CHASSIS = 64
 _ORDER = (FALSE, ABOVE, UNTESTABLE, CONSISTENT)
@@ -121,7 +128,7 @@ def _own_arithmetic(case: Case) -> None:
     else:
         return
     case.say(f"by its own premises: {rate:g} GB/s / ({told}) = {units.significant(rate / read)} tokens/s")
-    weights = [p.bytes for p in case.own.decode.parts if p.what in WEIGHT_PARTS and p.tier == "dram"]
+    weights = [p.bytes for p in case.own.decode.parts if is_weights(p) and p.tier == "dram"]
     known = [value for value in weights if value is not None]
     if weights and len(known) == len(weights) and size is None:
         total = sum(known) / GB
@@ -214,9 +221,15 @@ def _fact(case: Case, fact: float | None, unit: str, told: str, close: float) ->
 
 
 def _weights(case: Case) -> None:
-    sizes = case.base.sizes
-    told = f"all weights of {sizes.source}, {sizes.bytes:,} bytes = {sizes.bytes / GIB:,.1f} GiB"
-    _fact(case, sizes.bytes, "GB", told, 0.02)
+    sizes, premises = case.base.sizes, case.claim.premises
+    size = weight_bytes(case.own) if {"experts_bits", "trunk_bits"} & premises.keys() else sizes.bytes
+    if size is None:
+        _fact(case, None, "GB", "what all weights are at these bits", 0.02)
+        return
+    at = "" if size == sizes.bytes else " at the bits that the claim states"
+    _fact(
+        case, size, "GB", f"all weights of {sizes.source}{at}, {size:,} bytes = {size / GIB:,.1f} GiB", 0.02
+    )
 
 
 def _active(case: Case) -> None:
@@ -229,12 +242,22 @@ def _headroom(case: Case) -> None:
     if tier is None or tier.capacity is None:
         case.say("the machine's memory is not stated", UNTESTABLE)
         return
-    left = tier.capacity - base.sizes.bytes * base.layout.copies
-    line = (
-        f"{tier.capacity_detail} = {units.gib(tier.capacity)}, less {base.sizes.bytes / GIB:,.1f} GiB of weights as "
-        f"released: {left / GIB:,.1f} GiB ({left / GB:,.1f} GB) remain before the operating system"
-    )
-    case.say(line, ABOVE if claim.high > max(left, 0) * 1.02 else CONSISTENT)
+    weights = weight_bytes(case.own)
+    if weights is None:
+        case.say("what the model weighs is not known", UNTESTABLE)
+        return
+    sizes = {"as released": base.sizes.bytes, "in the precision of the plan": weights}
+    if weights == base.sizes.bytes:
+        sizes.popitem()
+    for what, size in sizes.items():
+        left = tier.capacity - size * base.layout.copies
+        line = (
+            f"{tier.capacity_detail} = {units.gib(tier.capacity)}, less {size / GIB:,.1f} GiB of weights {what}: "
+            f"{left / GIB:,.1f} GiB ({left / GB:,.1f} GB) remain before the operating system"
+        )
+        verdict = ABOVE if claim.high > max(left, 0) * 1.02 else CONSISTENT
+        # What is planned decides; as released is what sellers speak of.
+        case.say(line, verdict if size == weights else None)
     if tier.left is not None and base.layout.placement.trunk != "dram":
         case.say(
             f"as placed here, with the trunk elsewhere, {tier.left / GIB:,.1f} GiB remain after all that is assumed"
@@ -246,7 +269,7 @@ def _gpu_free(case: Case) -> None:
     if tier is None or tier.capacity is None or tier.need is None:
         case.say("the machine has no GPU of a stated size", UNTESTABLE)
         return
-    trunk = next((item.bytes or 0 for item in tier.items if item.what == TRUNK_ITEM), 0)
+    trunk = trunk_bytes(case.own, tier)
     left = tier.capacity - trunk
     case.say(
         f"{tier.capacity / GB:,.1f} GB ({tier.capacity_detail}) less {trunk / GB:,.1f} GB of trunk leave "
@@ -300,9 +323,10 @@ def _kv(case: Case) -> None:
     kv = round(kv * KV_BYTES[precision.kv])
     size = kv * most
     above, below = case.claim.high > size * 1.02, case.claim.high < size * (1 - CLOSE)
+    shown = f"{size / GB:,.1f}" if size >= GB else f"{size / GB:.3g}"
     told = "as the claim states" if stated else "the longest context"
     case.say(
-        f"{kv:,} B a token x {most:,} tokens, {told} = {size / GB:,.4g} GB (compressed cache in "
+        f"{kv:,} B a token x {most:,} tokens, {told} = {shown} GB (compressed cache in "
         f"{precision.kv.upper()})",
         FALSE if above or below else CONSISTENT,
     )
@@ -319,16 +343,15 @@ def _accelerators(case: Case) -> None:
         case.say("the system names no accelerators", UNTESTABLE)
         return
     gpu, sizes = gpus[0], own.sizes
-    precision = own.system.precision
-    routed, trunk = sizes.bytes_of(ROUTED, precision.experts), sizes.bytes_of(TRUNK, precision.trunk)
+    weights = weight_bytes(own)
     cache = (sizes.kv_bytes_per_token or 0) * own.demand.context * own.demand.sequences
-    if routed is None or trunk is None:
+    if weights is None:
         case.say("what the model weighs is not known", UNTESTABLE)
         return
     room = gpu.bytes - own.system.reserve.gpu_workspace
-    need = math.ceil((sizes.bytes + cache) / room)
+    need = math.ceil((weights + cache) / room)
     case.say(
-        f"({sizes.bytes / GB:,.1f} GB of weights + {cache / GB:,.1f} GB of cache) / ({gpu.bytes / GB:,.0f} GB of "
+        f"({weights / GB:,.1f} GB of weights + {cache / GB:,.1f} GB of cache) / ({gpu.bytes / GB:,.0f} GB of "
         f"{gpu.model} less workspace) = {need} hold all of it",
         FALSE if case.claim.low > need else ABOVE if case.claim.high < need else CONSISTENT,
     )
