@@ -102,6 +102,10 @@ def test_another_processor_is_worse_and_more_sockets_are_better(bare_metal: Inve
         ("EPYC 975", "AMD EPYC 9755 128-Core Processor", False),
         ("Xeon Platinum 8592", "INTEL(R) XEON(R) PLATINUM 8592+", False),
         ("Intel", "INTEL(R) XEON(R)", False),
+        ("Xeon", "Intel(R) Xeon(R) Gold 5118 CPU @ 2.30GHz", False),
+        ("Gold 5118", "Intel(R) Xeon(R) Gold 5118 CPU @ 2.30GHz", True),
+        ("RTX PRO 6000", "NVIDIA RTX PRO 6000 Max-Q", False),
+        ("H200", "NVIDIA H200 SXM5 141GB", True),
     ],
 )
 def test_names_of_processors_are_compared_without_marks(ordered: str, found: str, same: bool) -> None:
