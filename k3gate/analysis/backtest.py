@@ -1,7 +1,8 @@
 """The predictor against published measurements: how often the result lies in the interval, and how wide that is. Pure.
 
 Bands are not fitted to single rows: `fit` gives what all rows of a class say, and each machine is also predicted by a
-fit of the others alone.
+fit of the others alone. Only the bands are fitted: what sustains of paper and what a second socket gives stay as they
+are, though the latter is of one machine among the rows.
 """
 
 from __future__ import annotations
@@ -253,7 +254,8 @@ def _sums(made: Backtest) -> list[str]:
         f"leaving each machine out: {made.inside_without} of {total} ({made.hit_rate_without:.0%})",
         f"median high / low: {made.median_width:.2f} (wanted at most {WANTED_WIDTH:g})",
         f"bands: {bands}; these rows alone would give {fitted}",
-        f"free numbers: {len(prediction.FREE_NUMBERS)}",
+        f"free numbers: {len(prediction.FREE_NUMBERS)} ({prediction.SUSTAINED:g} of paper, "
+        f"{prediction.SECOND_SOCKET:g} of two sockets, two of each band)",
     ]
 
 

@@ -52,7 +52,11 @@ def text(claim: Claim) -> str:
     low, high = (_plain(value / kind.factor) for value in (claim.low, claim.high))
     unit = f" {kind.unit}" if kind.unit else ""
     shown = low if low == high else f"{low} to {high}"
-    return f"{kind.title}: {shown}{unit} ({claim.source})"
+    batch = claim.premises.get("batch", 1)
+    title = kind.title
+    if claim.kind == "decode" and batch != 1:
+        title = f"decode rate of {batch} sequences together"
+    return f"{title}: {shown}{unit} ({claim.source})"
 
 
 def _plain(value: float) -> str:

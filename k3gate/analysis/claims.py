@@ -26,10 +26,17 @@ from k3gate.analysis.claim_case import (
     under_premises,
 )
 from k3gate.analysis.estimate import Estimate
-from k3gate.analysis.layout import TRUNK_ITEM
-from k3gate.analysis.premises import CLOSE, WEIGHT_PARTS, check_premises, hold_bandwidth, hold_bytes
-from k3gate.analysis.system import CLAIM_KINDS, GB, GIB, Claim
-from k3gate.model.sizes import ROUTED, TRUNK
+from k3gate.analysis.premises import (
+    CLOSE,
+    check_premises,
+    hold_bandwidth,
+    hold_bytes,
+    is_weights,
+    trunk_bytes,
+    weight_bytes,
+)
+from k3gate.analysis.system import CLAIM_KINDS, GB, GIB, KV_BYTES, Claim
+from k3gate.model.sizes import ROUTED
 
 MOST_CHASSIS = 64
 _ORDER = (FALSE, ABOVE, UNTESTABLE, CONSISTENT)
@@ -51,11 +58,10 @@ def judge(claim: Claim, base: Estimate) -> Judged:
 def _decode(case: Case) -> None:
     claim, own = case.claim, case.own
     _own_arithmetic(case)
-    foreign = claim.premises.get("machine")
+    foreign = _is_foreign(case)
     batch = own.demand.batch
     ceiling = None if own.decode.ceiling is None else own.decode.ceiling * batch
-    if own.layout.fits is False:
-        case.say("the model does not fit, so no rate holds: " + "; ".join(own.layout.shortages), ABOVE)
+    _must_fit(case)
     if ceiling is None:
         why = "; ".join(own.decode.unknown) or "nothing to compute it from"
         case.say(f"the ceiling is not known: {why}", UNTESTABLE)
@@ -76,7 +82,19 @@ def _decode(case: Case) -> None:
         low, high = (units.significant(value * batch, 2) for value in (expected.low, expected.high))
         case.say(f"expected of such machines: {low} to {high} tokens/s ({expected.basis})")
     if foreign:
-        _foreign(case, str(foreign))
+        _foreign(case)
+
+
+def _is_foreign(case: Case) -> bool:
+    """Whether the claim was measured on another machine, by its own premises."""
+    return "machine" in case.claim.premises
+
+
+def _must_fit(case: Case) -> None:
+    """A rate or a context of a machine that does not hold the model at all is more than it can do."""
+    layout = case.own.layout
+    if layout.fits is False:
+        case.say("the model does not fit, so nothing of it holds: " + "; ".join(layout.shortages), ABOVE)
 
 
 def _share(case: Case, ceiling: float) -> str:
@@ -110,7 +128,7 @@ def _own_arithmetic(case: Case) -> None:
     else:
         return
     case.say(f"by its own premises: {rate:g} GB/s / ({told}) = {units.significant(rate / read)} tokens/s")
-    weights = [p.bytes for p in case.own.decode.parts if p.what in WEIGHT_PARTS and p.tier == "dram"]
+    weights = [p.bytes for p in case.own.decode.parts if is_weights(p) and p.tier == "dram"]
     known = [value for value in weights if value is not None]
     if weights and len(known) == len(weights) and size is None:
         total = sum(known) / GB
@@ -120,9 +138,18 @@ def _own_arithmetic(case: Case) -> None:
         )
 
 
-def _foreign(case: Case, machine: str) -> None:
-    """A rate of another machine is no evidence of this one; scaled, it is an estimate with its limits."""
-    case.say(f"prototype missing: it was measured on {machine}, not on this machine; no purchase rests on it")
+def _prototype(case: Case) -> None:
+    """What is measured on another machine is no evidence of this one."""
+    machine = case.claim.premises["machine"]
+    case.say(
+        f"prototype missing: it was measured on {machine}, not on this machine; no purchase rests on it",
+        UNTESTABLE,
+    )
+
+
+def _foreign(case: Case) -> None:
+    """A decode rate of another machine, scaled: an estimate with its limits."""
+    _prototype(case)
     theirs = case.premise("machine_gb_per_s")
     own = tier_rate(case.base.system, "dram", case.base.read)
     if theirs is None or own.bytes_per_s is None:
@@ -144,6 +171,9 @@ def _foreign(case: Case, machine: str) -> None:
 
 def _prefill(case: Case) -> None:
     claim, found = case.claim, case.own.prefill
+    _must_fit(case)
+    if _is_foreign(case):
+        _prototype(case)
     for path in found.paths:
         told = "not known" if path.ceiling is None else f"at most {units.significant(path.ceiling)} tokens/s"
         case.say(f"{path.name}, {found.batch:,} tokens a pass: {told} ({path.arithmetic})")
@@ -171,6 +201,8 @@ def _pass_needed(case: Case) -> None:
 
 def _bandwidth(case: Case) -> None:
     hold_bandwidth(case, case.claim.low, case.claim.high, ABOVE, "")
+    if _is_foreign(case):
+        _prototype(case)
 
 
 def _bytes(case: Case) -> None:
@@ -189,9 +221,15 @@ def _fact(case: Case, fact: float | None, unit: str, told: str, close: float) ->
 
 
 def _weights(case: Case) -> None:
-    sizes = case.base.sizes
-    told = f"all weights of {sizes.source}, {sizes.bytes:,} bytes = {sizes.bytes / GIB:,.1f} GiB"
-    _fact(case, sizes.bytes, "GB", told, 0.02)
+    sizes, premises = case.base.sizes, case.claim.premises
+    size = weight_bytes(case.own) if {"experts_bits", "trunk_bits"} & premises.keys() else sizes.bytes
+    if size is None:
+        _fact(case, None, "GB", "what all weights are at these bits", 0.02)
+        return
+    at = "" if size == sizes.bytes else " at the bits that the claim states"
+    _fact(
+        case, size, "GB", f"all weights of {sizes.source}{at}, {size:,} bytes = {size / GIB:,.1f} GiB", 0.02
+    )
 
 
 def _active(case: Case) -> None:
@@ -204,12 +242,22 @@ def _headroom(case: Case) -> None:
     if tier is None or tier.capacity is None:
         case.say("the machine's memory is not stated", UNTESTABLE)
         return
-    left = tier.capacity - base.sizes.bytes * base.layout.copies
-    line = (
-        f"{tier.capacity_detail} = {units.gib(tier.capacity)}, less {base.sizes.bytes / GIB:,.1f} GiB of weights as "
-        f"released: {left / GIB:,.1f} GiB ({left / GB:,.1f} GB) remain before the operating system"
-    )
-    case.say(line, ABOVE if claim.high > max(left, 0) * 1.02 else CONSISTENT)
+    weights = weight_bytes(case.own)
+    if weights is None:
+        case.say("what the model weighs is not known", UNTESTABLE)
+        return
+    sizes = {"as released": base.sizes.bytes, "in the precision of the plan": weights}
+    if weights == base.sizes.bytes:
+        sizes.popitem()
+    for what, size in sizes.items():
+        left = tier.capacity - size * base.layout.copies
+        line = (
+            f"{tier.capacity_detail} = {units.gib(tier.capacity)}, less {size / GIB:,.1f} GiB of weights {what}: "
+            f"{left / GIB:,.1f} GiB ({left / GB:,.1f} GB) remain before the operating system"
+        )
+        verdict = ABOVE if claim.high > max(left, 0) * 1.02 else CONSISTENT
+        # What is planned decides; as released is what sellers speak of.
+        case.say(line, verdict if size == weights else None)
     if tier.left is not None and base.layout.placement.trunk != "dram":
         case.say(
             f"as placed here, with the trunk elsewhere, {tier.left / GIB:,.1f} GiB remain after all that is assumed"
@@ -221,7 +269,7 @@ def _gpu_free(case: Case) -> None:
     if tier is None or tier.capacity is None or tier.need is None:
         case.say("the machine has no GPU of a stated size", UNTESTABLE)
         return
-    trunk = next((item.bytes or 0 for item in tier.items if item.what == TRUNK_ITEM), 0)
+    trunk = trunk_bytes(case.own, tier)
     left = tier.capacity - trunk
     case.say(
         f"{tier.capacity / GB:,.1f} GB ({tier.capacity_detail}) less {trunk / GB:,.1f} GB of trunk leave "
@@ -244,6 +292,9 @@ def _context(case: Case) -> None:
         return
     own = base.altered(demand=evolve(base.demand, context=int(claim.high), sequences=1, batch=1))
     cache = own.layout.placement.cache or "dram"
+    others = [one for one in own.layout.tiers if one.left is not None and one.left < 0 and one.name != cache]
+    if others:
+        case.say("the model does not fit, so no context does: " + "; ".join(own.layout.shortages), ABOVE)
     tier = own.layout.tier(cache)
     kv = next((item for item in tier.items if item.what == "KV cache"), None) if tier else None
     if tier is None or kv is None or kv.bytes is None or tier.left is None:
@@ -262,16 +313,22 @@ def _context(case: Case) -> None:
 
 
 def _kv(case: Case) -> None:
-    sizes = case.base.sizes
-    kv, most = sizes.kv_bytes_per_token, sizes.max_context
+    sizes, precision = case.own.sizes, case.own.system.precision
+    kv = sizes.kv_bytes_per_token
+    stated = case.premise("context") is not None
+    most = case.own.demand.context if stated else sizes.max_context
     if kv is None or most is None:
         case.say("cache bytes or the longest context are not known", UNTESTABLE)
         return
+    kv = round(kv * KV_BYTES[precision.kv])
     size = kv * most
-    above = case.claim.high > size * 1.02
+    above, below = case.claim.high > size * 1.02, case.claim.high < size * (1 - CLOSE)
+    shown = f"{size / GB:,.1f}" if size >= GB else f"{size / GB:.3g}"
+    told = "as the claim states" if stated else "the longest context"
     case.say(
-        f"{kv:,} B a token x {most:,} tokens, the longest context = {size / GB:,.1f} GB (compressed cache in BF16)",
-        FALSE if above else CONSISTENT,
+        f"{kv:,} B a token x {most:,} tokens, {told} = {shown} GB (compressed cache in "
+        f"{precision.kv.upper()})",
+        FALSE if above or below else CONSISTENT,
     )
     if above:
         case.say(
@@ -286,16 +343,15 @@ def _accelerators(case: Case) -> None:
         case.say("the system names no accelerators", UNTESTABLE)
         return
     gpu, sizes = gpus[0], own.sizes
-    precision = own.system.precision
-    routed, trunk = sizes.bytes_of(ROUTED, precision.experts), sizes.bytes_of(TRUNK, precision.trunk)
+    weights = weight_bytes(own)
     cache = (sizes.kv_bytes_per_token or 0) * own.demand.context * own.demand.sequences
-    if routed is None or trunk is None:
+    if weights is None:
         case.say("what the model weighs is not known", UNTESTABLE)
         return
     room = gpu.bytes - own.system.reserve.gpu_workspace
-    need = math.ceil((sizes.bytes + cache) / room)
+    need = math.ceil((weights + cache) / room)
     case.say(
-        f"({sizes.bytes / GB:,.1f} GB of weights + {cache / GB:,.1f} GB of cache) / ({gpu.bytes / GB:,.0f} GB of "
+        f"({weights / GB:,.1f} GB of weights + {cache / GB:,.1f} GB of cache) / ({gpu.bytes / GB:,.0f} GB of "
         f"{gpu.model} less workspace) = {need} hold all of it",
         FALSE if case.claim.low > need else ABOVE if case.claim.high < need else CONSISTENT,
     )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from k3gate import units
-from k3gate.analysis.ceilings import paper_rate, tier_rate
+from k3gate.analysis.ceilings import Part, paper_rate, tier_rate
 from k3gate.analysis.claim_case import CONSISTENT, FALSE, UNTESTABLE, Case
 from k3gate.analysis.estimate import Estimate, trunk_ways
-from k3gate.analysis.layout import TRUNK_ITEM
+from k3gate.analysis.layout import TRUNK_ITEM, Tier
 from k3gate.analysis.system import GB, GIB, TIER_TITLES
-from k3gate.model.sizes import ROUTED, TRUNK
+from k3gate.model.sizes import EMBEDDING, ROUTED, TRUNK, VISION
 
 CLOSE = 0.05
 """How far a premise may be off a fact and still be a rounding of it (ours)."""
@@ -41,6 +41,10 @@ def check_premises(case: Case) -> None:
     if layers is not None and sizes.layers is not None and layers != sizes.layers:
         case.say(f"premise {layers:g} layers: {sizes.source} give {sizes.layers}", FALSE)
     _channels(case)
+    _memory(case)
+    context = case.premise("context")
+    if context is not None and sizes.max_context is not None and context > sizes.max_context:
+        case.say(f"premise of {context:,.0f} tokens: {sizes.name} takes at most {sizes.max_context:,}", FALSE)
     _bits(case)
     _bandwidth_premise(case)
     _bytes_premise(case)
@@ -79,6 +83,19 @@ def _channels(case: Case) -> None:
         case.say(f"premise {stated:g} memory channels: {own} hold a module{modules}", FALSE)
     else:
         case.say(f"premise {stated:g} memory channels: as planned")
+
+
+def _memory(case: Case) -> None:
+    stated, memory = case.premise("memory_gb"), case.base.system.memory
+    if stated is None or memory is None:
+        return
+    there = memory.bytes * case.base.system.nodes
+    # Memory is sold in GiB and often written GB, so that either is meant.
+    same = any(not off(stated, there / unit, 0.01) for unit in (GB, GIB))
+    case.say(
+        f"premise {stated:g} GB of DRAM: planned are {there / GB:,.1f} GB = {there / GIB:,.0f} GiB",
+        None if same else FALSE,
+    )
 
 
 def _bits(case: Case) -> None:
@@ -160,7 +177,11 @@ def hold_bytes(case: Case, stated: float, lead: str) -> None:
             )
         if weights and stated >= weights * (1 - CLOSE) and own.layout.fits:
             supported = True
-    if supported:
+    every = [way.estimate.decode.memory_bytes() for way in ways]
+    most = None if None in every else max(size for size in every if size is not None)
+    if most is not None and case.own.demand.batch == 1 and stated > most * (1 + CLOSE):
+        case.say(f"{need}: a token reads {most / GB:,.2f} GB at most, wherever its trunk lies", FALSE)
+    elif supported:
         case.say(f"{need}: a placement that fits reads no more", None if lead else CONSISTENT)
     else:
         routed = _routed_bytes(case.own)
@@ -178,9 +199,7 @@ def _slow_weights(own: Estimate) -> float:
     """Bytes of weights that a token reads from the side where the experts lie."""
     on_gpu = own.layout.placement.experts == "gpu"
     return sum(
-        part.bytes or 0
-        for part in own.decode.parts
-        if part.what in WEIGHT_PARTS and (part.tier == "gpu") == on_gpu
+        part.bytes or 0 for part in own.decode.parts if is_weights(part) and (part.tier == "gpu") == on_gpu
     )
 
 
@@ -188,7 +207,26 @@ def _routed_bytes(own: Estimate) -> float:
     return sum(part.bytes or 0 for part in own.decode.parts if part.what == "routed experts")
 
 
-WEIGHT_PARTS = ("routed experts", "trunk")
+def is_weights(part: Part) -> bool:
+    """Whether a part of a step is weights, groups of the trunk that lie by themselves included."""
+    return part.what not in ("recurrent state", "KV cache", "activations", "sums over machines")
+
+
+def trunk_bytes(own: Estimate, tier: Tier) -> int:
+    """Bytes of the trunk in a tier, groups that lie by themselves included."""
+    names = {TRUNK_ITEM, *(group.name.replace("_", " ") for group in own.sizes.role(TRUNK))}
+    return sum(item.bytes or 0 for item in tier.items if item.what in names)
+
+
+def weight_bytes(own: Estimate) -> int | None:
+    """Bytes of all weights in the precision of the plan; None where one is not to be known."""
+    bits = own.system.precision
+    each = [
+        own.sizes.bytes_of(ROUTED, bits.experts),
+        *(own.sizes.bytes_of(role, bits.trunk) for role in (TRUNK, EMBEDDING)),
+        own.sizes.bytes_of(VISION),
+    ]
+    return None if None in each else sum(one for one in each if one is not None)
 
 
 def _gpu_line(title: str, own: Estimate) -> str:
@@ -196,7 +234,7 @@ def _gpu_line(title: str, own: Estimate) -> str:
     tier = own.layout.tier("gpu")
     assert tier is not None
     capacity = tier.capacity or 0
-    trunk = next((item.bytes or 0 for item in tier.items if item.what == TRUNK_ITEM), 0)
+    trunk = trunk_bytes(own, tier)
     if trunk > capacity:
         return f"{title}: {trunk / GB:,.1f} GB do not fit in {capacity / GB:,.1f} GB ({tier.capacity_detail})"
     cache = sum(item.bytes or 0 for item in tier.items if item.what == "KV cache")

@@ -18,7 +18,7 @@ from k3gate.analysis.layout import Demand
 from k3gate.analysis.system import GB, GIB, Gpu, Measured, MemoryModules, Placement, Precision, System
 from k3gate.errors import UsageError
 from k3gate.model.known import sizes_of
-from k3gate.model.sizes import ROUTED, TRUNK, ModelSizes
+from k3gate.model.sizes import ModelSizes
 
 SHIPPED = Path(__file__).parent / "data" / "published-results.csv"
 COLUMNS = (
@@ -37,9 +37,10 @@ GPU_RATES: Mapping[str, float] = {
     "a100": 2039e9,
     "b200": 8000e9,
 }
-"""Memory rates by the makers' data sheets. A GPU that is not named or not known counts as `UNKNOWN_GPU_RATE`."""
-UNKNOWN_GPU_RATE = 1000e9
-"""Of a card as the others in these rows; it decides little, since experts in DRAM take most of the time (ours)."""
+"""Memory rates by the makers' data sheets. A row whose trunk lies on another GPU, or on one that is not named, is not
+testable: a rate for it would be a number of ours."""
+MOST_SOCKETS = 8
+"""Sockets of the largest machine with processors of these makers; rows of more are of several machines."""
 
 _KT_NEEDS = "KTransformers keeps all but the routed experts on a GPU"
 _EARLY = "llama.cpp could not place single tensors before April 2025, so the trunk stayed in DRAM"
@@ -124,6 +125,10 @@ def _row(cells: Mapping[str, str | None], line: int, name: str) -> Row:
 
     def whole(column: str) -> int | None:
         value = number(column)
+        if value is not None and value != int(value):
+            raise UsageError(
+                f"{name}, line {line}: {column} is {value:g}; write a whole number, or leave it empty"
+            )
         return None if value is None else int(value)
 
     rate = number("theoretical_gbs")
@@ -178,36 +183,56 @@ def _measured_once(rows: Iterable[Row]) -> tuple[Row, ...]:
     )
 
 
+_DENIED = re.compile(
+    r"\b(?:not|no|non|without)[ -](?:an? )?"
+    r"(?:aggregated?|speculative|speculation|drafts?|mtp|eagle|storage-bound|streamed|communication)\b"
+)
+_SEVERAL_TOKENS = re.compile(r"\b(?:speculative|speculation|drafts?|mtp|eagle|medusa|lookahead)\b")
+_SEVERAL_MACHINES = re.compile(r"\b(?:[2-9]|[1-9]\d{1,3}) (?:nodes|machines|servers)\b|\binfiniband\b")
+
+
 def exception(row: Row) -> str | None:
     """Why a row cannot test the predictor, or None: decode, batch 1, a CPU, a bandwidth, memory-bound."""
-    words = f"{row.notes}; {row.quant}; {row.runtime}".lower()
+    # What a note says is not there must not count as there.
+    words = _DENIED.sub("", f"{row.notes}; {row.quant}; {row.runtime}".lower())
     if row.decode is None:
         return "no decode rate"
     if "aggregate" in words or (row.batch or 1) > 1:
         return "aggregate over several requests"
     if row.batch is None:
         return "the batch is not stated"
-    if "speculative" in words:
+    if _SEVERAL_TOKENS.search(words):
         return "speculative decoding: several tokens a step"
     if "storage-bound" in words or "streamed" in words:
         return "storage-bound: experts come from drives"
     if "communication" in words:
         return "dominated by communication"
+    if _SEVERAL_MACHINES.search(words) or (row.sockets or 1) > MOST_SOCKETS:
+        return "several machines: the latency of their network decides, and no row states it"
     if not row.cpu:
         return "the CPU is not stated"
     if row.theoretical is None and row.measured is None:
         return "neither channels and speed nor a measured bandwidth are stated"
     if sizes_of(row.model) is None:
         return f"the shapes of {row.model[:60]!r} are not known here"
-    if _bits(row.quant, row.model) is None:
+    if _FILE_BITS.search(row.quant.lower()):
+        return "only the mean bits of the file are stated, not those of the trunk, all of which a token reads"
+    if _bits(row.quant) is None:
         return f"what a token reads under {row.quant[:60]!r} is not known here"
+    if _trunk(row)[0] == "gpu" and _gpu_rate(row) is None:
+        return "the trunk lies on a GPU whose memory rate is not known"
     return None
+
+
+def _gpu_rate(row: Row) -> float | None:
+    """B/s of the memory of the row's GPU by its data sheet; None where it is not named or not known here."""
+    return next((rate for name, rate in GPU_RATES.items() if name in row.gpu.lower()), None)
 
 
 def describe(row: Row) -> Described:
     """The system of a testable row."""
     sizes = sizes_of(row.model)
-    bits = _bits(row.quant, row.model)
+    bits = _bits(row.quant)
     assert sizes is not None and bits is not None
     precision, assumptions = Precision(bits[0], bits[1]), [bits[2]]
     trunk, why = _trunk(row)
@@ -215,10 +240,7 @@ def describe(row: Row) -> Described:
         assumptions.append(why)
     gpus: tuple[Gpu, ...] = ()
     if trunk == "gpu":
-        known = next((rate for name, rate in GPU_RATES.items() if name in row.gpu.lower()), None)
-        if known is None:
-            assumptions.append(f"a GPU of {UNKNOWN_GPU_RATE / GB:,.0f} GB/s, since none is named")
-        gpus = (Gpu(row.gpu or "GPU", max(1, row.gpus), 1 << 44, known or UNKNOWN_GPU_RATE),)
+        gpus = (Gpu(row.gpu, max(1, row.gpus), 1 << 44, _gpu_rate(row)),)
     channels, mts = row.channels or 1, row.mts
     if row.measured is None and (mts is None or abs(channels * mts * 8e6 - (row.theoretical or 0)) > 1e9):
         assert row.theoretical is not None
@@ -245,16 +267,7 @@ def describe(row: Row) -> Described:
     context = row.context or 0
     if row.context is not None and sizes.max_context is not None:
         context = min(context, sizes.max_context)
-    if _whole_window(row):
-        assumptions.append(
-            "the context is that of the window, not of the tokens in it; half of it is counted"
-        )
-        context //= 2
     return Described(system, sizes, Demand(f"line {row.number}", context, 1), tuple(assumptions))
-
-
-def _whole_window(row: Row) -> bool:
-    return (row.context or 0) >= 65_536
 
 
 def _engine(runtime: str) -> str:
@@ -274,8 +287,6 @@ def _trunk(row: Row) -> tuple[str, str | None]:
 
 
 _FILE_BITS = re.compile(r"(\d\.\d{1,4}) bpw")
-_TRUNK_OF_LOW_FILES = 6.0
-"""Bits of the trunk in mixed files of less than 4 bits a parameter: recipes keep it at 5 to 8 (ours)."""
 _LLAMA_MEANS = {"q4_k_m": 4.85, "q4_k_s": 4.58, "q4": 4.85}
 """Mean bits a parameter that llama.cpp's quantize program prints for these types."""
 _UD_Q2_K_XL = 2.91
@@ -283,7 +294,7 @@ _UD_Q2_K_XL = 2.91
 (libxsmm/kimi-k3-in-c): (76.74 - 59.04) GB x 8 / 48.62 G parameters."""
 
 
-def _bits(quant: str, model: str) -> tuple[float | None, float | None, str] | None:
+def _bits(quant: str) -> tuple[float | None, float | None, str] | None:
     """Bits of routed experts and of the trunk (None: as released), and the words for it; None: not known."""
     plain = quant.lower()
     if plain.startswith("native"):
@@ -298,18 +309,6 @@ def _bits(quant: str, model: str) -> tuple[float | None, float | None, str] | No
         )
     if plain.startswith("rawint4"):
         return 4.5, 16.0, "experts at 4 bits with a 16-bit scale for each 32, trunk in BF16"
-    stated = _FILE_BITS.search(plain)
-    sizes = sizes_of(model)
-    if stated and sizes is not None:
-        mean = float(stated[1])
-        routed = sum(group.parameters or 0 for group in sizes.role(ROUTED))
-        trunk = sum(group.parameters or 0 for group in sizes.role(TRUNK))
-        left = (mean * (routed + trunk) - _TRUNK_OF_LOW_FILES * trunk) / routed
-        return (
-            left,
-            _TRUNK_OF_LOW_FILES,
-            f"{mean} bits over the file, trunk at {_TRUNK_OF_LOW_FILES:g} bits (ours)",
-        )
     for name, mean in _LLAMA_MEANS.items():
         if plain == name or plain.startswith(f"{name} "):
             return mean, mean, f"{mean} bits a parameter throughout"

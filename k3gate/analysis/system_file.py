@@ -82,6 +82,13 @@ def of_table(text: str, data: dict[str, Any], name: str) -> System:
     power = top.table("power", ("other_watts",))
     model_path, model, overrides = _model(top)
     hot, curve = _hot(top)
+    memory, sockets = _memory(top), _count(cpu, "sockets", 64)
+    if memory and sockets and memory.channels and (memory.populated or 0) > memory.channels * sockets:
+        raise top.refuse(
+            "memory",
+            f"populated_channels {memory.populated} are more than {sockets} x {memory.channels} channels of the "
+            "sockets; correct one of them",
+        )
     hertz = cpu.positive("ghz")
     latency = network.positive("latency_us")
     gbit = line.positive("gbit_per_s")
@@ -93,13 +100,13 @@ def of_table(text: str, data: dict[str, Any], name: str) -> System:
         nodes=top.integer("nodes", 1, 4096, 1),
         board=top.optional_text("board"),
         cpu_model=cpu.optional_text("model"),
-        sockets=_count(cpu, "sockets", 64),
+        sockets=sockets,
         cores=_count(cpu, "cores", 1024),
         numa_nodes=cpu.integer("numa_nodes", 1, 64, 1),
         hertz=hertz and hertz * 1e9,
         isa=cpu.choice("isa", tuple(ISAS)) if "isa" in cpu.data else None,
         cpu_watts=cpu.positive("watts"),
-        memory=_memory(top),
+        memory=memory,
         gpus=tuple(_gpu(one) for one in _tables(top, "gpu", _GPU)),
         gpu_split=runtime.choice("gpu_split", ("tensor", "layer"))
         if "gpu_split" in runtime.data
@@ -172,16 +179,19 @@ def _memory(top: Table) -> MemoryModules | None:
         )
     size = _size(table, "module", required=True)
     assert size is not None
+    mts, rated = _count(table, "mts", 100_000), _count(table, "rated_mts", 100_000)
+    if mts is not None and rated is not None and mts > rated:
+        raise table.refuse("mts", f"{mts} are above rated_mts, {rated}; correct one of them")
     return MemoryModules(
         modules=modules,
         module_bytes=size,
-        mts=_count(table, "mts", 100_000),
+        mts=mts,
         type=table.optional_text("type"),
         channels=channels,
         slots=slots,
         populated=populated,
         part=table.optional_text("part"),
-        rated_mts=_count(table, "rated_mts", 100_000),
+        rated_mts=rated,
         watts=table.positive("watts_per_module"),
     )
 
@@ -377,14 +387,19 @@ def _stated(table: Table) -> ModelSizes:
         raise table.refuse("group", "is missing; add one [[model.stated.group]] at least")
     layers, state = _count(table, "layers", 100_000), table.positive("state_mb")
     width = _count(table, "width", 1 << 24)
+    experts, chosen = _count(table, "experts", 1 << 20), _count(table, "experts_per_token", 1 << 20)
+    if experts is not None and chosen is not None and chosen > experts:
+        raise table.refuse(
+            "experts_per_token", f"{chosen} are more than {experts} experts; correct one of them"
+        )
     return ModelSizes(
         name=table.text("name"),
         source=table.text("source"),
         groups=tuple(groups),
         layers=layers,
         expert_layers=layers,
-        experts=_count(table, "experts", 1 << 20),
-        experts_per_token=_count(table, "experts_per_token", 1 << 20),
+        experts=experts,
+        experts_per_token=chosen,
         expert_width=width,
         hidden=width,
         kv_bytes_per_token=table.integer("kv_bytes_per_token", 0, 1 << 40, 0),
@@ -409,8 +424,10 @@ def _claims(top: Table) -> tuple[Claim, ...]:
             raise one.refuse("low", f"{low:g} is above high, {high:g}; swap them")
         premises = one.table("premises", PREMISES)
         for key in premises.data:
-            if key in ("machine", "tier"):
+            if key == "machine":
                 premises.text(key)
+            elif key == "tier":
+                premises.choice(key, TIERS)
             elif key in ("batch", "context"):
                 premises.integer(key, 1, 65_536 if key == "batch" else 1 << 40)
             else:

@@ -45,6 +45,8 @@ def verdict(lines: Iterable[Line]) -> Verdict:
 def sentence(lines: Iterable[Line]) -> str:
     """What the lines say together, the bad ones named."""
     found = list(lines)
+    if not found:
+        return "The order states no part that could be checked."
     counts = Counter(line.verdict for line in found)
     told = ", ".join(f"{counts[word]} {word}" for word in VERDICTS if counts[word])
     bad = [f"{line.title}: {line.reason}" for line in found if line.verdict == WORSE]
@@ -233,8 +235,18 @@ _NOISE = re.compile(
     r"\((?:r|tm|c)\)|\b(?:cpu|processor|\d+-core|intel|amd|nvidia|corporation|inc)\b|@.*$", re.I
 )
 
+_AROUND = re.compile(r"xeon|epyc|platinum|gold|silver|bronze|geforce|tesla|sxm\d?|pcie|hbm\w*|\d+gb")
+
 
 def _same_part(ordered: str, found: str) -> bool:
-    """Whether one name is the other, but for trade marks, makers, clocks and words around it."""
+    """Whether one name is the other, but for trade marks, makers, clocks, families and forms that were not stated.
+
+    A family alone names no part, and a word that is left over names another one (RTX PRO 6000 Max-Q).
+    """
     wanted, there = (re.findall(r"[a-z0-9+.]+", _NOISE.sub(" ", name.lower())) for name in (ordered, found))
-    return bool(wanted) and set(wanted) <= set(there)
+    extra = set(there) - set(wanted)
+    if not wanted or not set(wanted) <= set(there):
+        return False
+    return not extra or (
+        any(char.isdigit() for char in "".join(wanted)) and all(_AROUND.fullmatch(word) for word in extra)
+    )

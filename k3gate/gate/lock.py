@@ -13,7 +13,7 @@ from k3gate.documents import digest, plain
 from k3gate.errors import UsageError
 from k3gate.gate import bom
 from k3gate.gate.bom import NOT_MEASURED, SAME, WORSE, Line
-from k3gate.records import GateResult, Inventory, RunRecord, Verdict
+from k3gate.records import Dimm, GateResult, Inventory, RunRecord, Verdict
 
 FORMAT = 1
 HOLDING = (Verdict.PASS, Verdict.WAIVED)
@@ -88,10 +88,45 @@ def read(document: Any, name: str) -> Mapping[str, Any]:
         whole = False
     if not whole:
         raise UsageError(f"{name} was altered after it was written: its digest is another; take the original")
+    _parts_read(document.get("parts"), name)
     bom_part = document.get("bom")
     if not isinstance(bom_part, dict) or not isinstance(bom_part.get("text"), str):
         raise UsageError(f"{name} holds no order: write it again with `k3gate bom freeze`")
     return document
+
+
+def _parts_read(held: Any, name: str) -> None:
+    """Raise `UsageError` where the parts are not as `parts` writes them: a digest can be computed again by anyone."""
+    wrong = UsageError(f"{name} holds parts that no lock has: write it again with `k3gate bom freeze`")
+    if not isinstance(held, dict) or not isinstance(held.get("cpu"), dict):
+        raise wrong
+    dimms, gpus = held.get("dimms"), held.get("gpus")
+    if not (gpus is None or isinstance(gpus, list)) or not (dimms is None or isinstance(dimms, dict)):
+        raise wrong
+    for dimm in (dimms or {}).values():
+        if not isinstance(dimm, dict):
+            raise wrong
+        numbers = [dimm.get(key) for key in ("bytes", "rated_mts", "configured_mts")]
+        texts = [dimm.get(key) for key in ("place", "part", "manufacturer")]
+        if not all(value is None or type(value) is int for value in numbers):
+            raise wrong
+        if not all(value is None or isinstance(value, str) for value in texts):
+            raise wrong
+
+
+def _by_place(dimms: tuple[Dimm, ...]) -> dict[str, Dimm]:
+    """Modules by their place, not their row: a table that lost or moved a row tells the same of all others.
+
+    Several of one place are numbered in the order of the table.
+    """
+    found: dict[str, Dimm] = {}
+    for dimm in dimms:
+        place = f"{dimm.bank or ''}:{dimm.locator or ''}"
+        number = 1
+        while (key := place if number == 1 else f"{place}#{number}") in found:
+            number += 1
+        found[key] = dimm
+    return found
 
 
 def parts(inventory: Inventory) -> dict[str, Any]:
@@ -103,15 +138,15 @@ def parts(inventory: Inventory) -> dict[str, Any]:
         "dimms": None
         if dimms is None
         else {
-            f"{number}:{dimm.bank or ''}:{dimm.locator or ''}": {
-                "place": dimm.locator or dimm.bank or f"slot {number}",
+            key: {
+                "place": dimm.locator or dimm.bank or "a slot without a name",
                 "bytes": dimm.bytes,
                 "part": dimm.part_number,
                 "manufacturer": dimm.manufacturer,
                 "rated_mts": dimm.rated_mts,
                 "configured_mts": dimm.configured_mts,
             }
-            for number, dimm in enumerate(dimms)
+            for key, dimm in _by_place(dimms).items()
         },
         "gpus": None if inventory.gpus is None else [str(one.get("name")) for one in inventory.gpus],
     }

@@ -30,31 +30,46 @@ def row(made: backtest.Backtest, number: int) -> backtest.Tested:
 def test_four_of_five_results_lie_inside_and_intervals_are_no_wider_than_three(
     made: backtest.Backtest,
 ) -> None:
-    assert len(made.testable) == 23
+    assert len(made.testable) == 15
     assert made.hit_rate >= 0.8
     assert made.median_width <= 3
     assert made.good is True
     widths = [one.predicted[1] / one.predicted[0] for one in made.testable]
     assert made.median_width == statistics.median(widths)
     assert (made.inside, len(made.testable)) == prediction.TESTED
+    assert made.inside_without == prediction.LEFT_OUT
+    for engine, machines in prediction.MACHINES.items():
+        assert machines == len({one.row.machine for one in made.testable if one.engine == engine})
 
 
 def test_there_are_six_free_numbers_and_the_bands_are_the_fit_of_all_rows(made: backtest.Backtest) -> None:
     assert len(prediction.FREE_NUMBERS) == 6
-    for engine, band in prediction.BANDS.items():
-        shares = [one.share for one in made.testable if one.engine == engine]
-        low, high = np.percentile(shares, [10, 90])
-        assert made.fitted[engine] == pytest.approx(band)
-        assert band[0] <= low < band[0] + 0.05 and band[1] - 0.05 < high <= band[1]
+    band = prediction.BANDS["general"]
+    low, high = np.percentile([one.share for one in made.testable if one.engine == "general"], [10, 90])
+    assert made.fitted["general"] == pytest.approx(band)
+    assert band[0] <= low < band[0] + 0.05 and band[1] - 0.05 < high <= band[1]
+    wide, fitted = prediction.BANDS["tuned"], made.fitted["tuned"]
+    assert wide[0] <= fitted[0] and fitted[1] <= wide[1], "one machine cannot tell how machines differ"
+
+
+def test_no_number_but_the_six_decides_what_a_row_is_predicted() -> None:
+    """Numbers that are ours would be free ones: no rate of an unnamed GPU, no bits of a trunk, no half window."""
+    ours = [name for name, value in vars(published).items() if isinstance(value, float)]
+    assert ours == ["_UD_Q2_K_XL"], "of bytes that its authors state"
+    assert "(ours)" not in Path(published.__file__).read_text()
+    window = backtest.run(published.parse(f"{HEAD}\n{line(context=131072)}\n", "own.csv")).rows[0]
+    assert window.bytes_per_token == 136_990_303_232 + 2 * 434_110_464 + 27_648 * 131_072
 
 
 def test_each_machine_is_also_predicted_by_the_others_alone(made: backtest.Backtest) -> None:
     assert 0 < made.hit_rate_without < 1
-    one = next(tested for tested in made.testable if "9965" in tested.row.machine)
-    others = [t for t in made.testable if t.engine == "tuned" and "9965" not in t.row.machine]
-    band = backtest.fit(others, "tuned")
+    one = next(tested for tested in made.testable if "6454S" in tested.row.machine)
+    others = [t for t in made.testable if t.engine == "general" and "6454S" not in t.row.machine]
+    band = backtest.fit(others, "general")
     assert one.without == pytest.approx(tuple(one.times.rate(share) for share in band))
     assert "leaving each machine out" in backtest.text(made)
+    alone = row(made, 12)
+    assert alone.without is None and alone.inside_without is False, "no other machine of its class"
 
 
 def test_every_row_is_testable_or_has_its_reason(made: backtest.Backtest) -> None:
@@ -66,34 +81,40 @@ def test_every_row_is_testable_or_has_its_reason(made: backtest.Backtest) -> Non
         "speculative decoding: several tokens a step",
         "storage-bound: experts come from drives",
         "dominated by communication",
+        "several machines: the latency of their network decides, and no row states it",
+        "only the mean bits of the file are stated, not those of the trunk, all of which a token reads",
+        "the trunk lies on a GPU whose memory rate is not known",
         "the CPU is not stated",
         "neither channels and speed nor a measured bandwidth are stated",
     }
     for one in made.testable:
         assert one.row.decode and one.row.batch == 1 and one.row.cpu
         assert one.row.theoretical or one.row.measured
+    assert all("several machines" in row(made, number).reason for number in (8, 9, 10, 11))
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="the collected results are not beside the checkout")
 def test_the_shipped_rows_are_those_that_were_collected(made: backtest.Backtest) -> None:
     collected = backtest.run(published.parse(SHARED.read_text(), "collected"))
     for ours, theirs in zip(made.rows, collected.rows, strict=True):
-        assert (ours.reason, ours.predicted, ours.row.decode) == (
-            theirs.reason,
+        # Notes were shortened for shipping, so that another of several reasons may come first.
+        assert (ours.reason is None, ours.predicted, ours.row.decode) == (
+            theirs.reason is None,
             theirs.predicted,
             theirs.row.decode,
         )
 
 
 def test_a_prediction_can_be_computed_by_hand(made: backtest.Backtest) -> None:
-    native = row(made, 8)
-    read = 136_990_303_232 + 2 * 434_110_464 + 27_648 * (native.row.context or 0)
-    seconds = read / (0.8 * 128 * 5600e6 * 8)
+    text = line(context=8192, runtime="libxsmm", decode_tps=1.2)
+    native = backtest.run(published.parse(f"{HEAD}\n{text}\n", "own.csv")).rows[0]
+    read = 136_990_303_232 + 2 * 434_110_464 + 27_648 * 8192
+    seconds = read / (0.8 * 307.2e9)
     assert native.predicted == pytest.approx((0.45 / seconds, 0.75 / seconds))
-    assert native.share == pytest.approx(17.9 * seconds)
+    assert native.share == pytest.approx(1.2 * seconds)
     hybrid = row(made, 2)
     experts = 92 * 16 * 17_547_264 / (0.8 * 0.725 * 12 * 2666e6 * 8)
-    on_gpu = (59_042_320_560 + 2 * 434_110_464 + 27_648 * 65_536) / (0.8 * 960e9)
+    on_gpu = (59_042_320_560 + 2 * 434_110_464 + 27_648 * 131_072) / (0.8 * 960e9)
     assert hybrid.predicted == pytest.approx(
         tuple(1 / (experts / share + on_gpu) for share in (0.25, 0.70)), rel=1e-3
     ), "and the experts' way over PCIe, which no row states"
@@ -103,7 +124,6 @@ def test_what_is_assumed_stands_with_the_row(made: backtest.Backtest) -> None:
     told = [json.dumps(one.assumptions) for one in made.testable]
     assert any("KTransformers keeps all but the routed experts on a GPU" in text for text in told)
     assert any("could not place single tensors before April 2025" in text for text in told)
-    assert any("trunk at 6 bits (ours)" in text for text in told)
     assert row(made, 35).row.measured == 256 * 2**30
     assert row(made, 36).row.measured == 256 * 2**30, "the same machine"
 
@@ -135,6 +155,15 @@ def line(**cells: Any) -> str:
         ({"model": "Some-Model"}, "the shapes of 'Some-Model' are not known here"),
         ({"quant": "Q7_X"}, "what a token reads under 'Q7_X' is not known here"),
         ({"notes": "speculative"}, "speculative"),
+        ({"notes": "MTP draft of the model, n=4"}, "speculative"),
+        ({"notes": "not speculative; not storage-bound; no MTP"}, None),
+        ({"notes": "8 nodes"}, "several machines"),
+        ({"notes": "two ranks over InfiniBand"}, "several machines"),
+        ({"notes": "weights on 2 NUMA nodes"}, None),
+        ({"sockets": 16}, "several machines"),
+        ({"quant": "IQ2_KL (300 GiB, 2.9 bpw)"}, "only the mean bits of the file"),
+        ({"gpu": "a card", "gpu_count": 1}, "a GPU whose memory rate is not known"),
+        ({"gpu": "RTX 4090", "gpu_count": 1}, None),
     ],
 )
 def test_rows_of_ones_own_are_tested_by_the_same_rules(cells: dict[str, Any], reason: str | None) -> None:
@@ -150,6 +179,7 @@ def test_rows_of_ones_own_are_tested_by_the_same_rules(cells: dict[str, Any], re
         (f"{HEAD}\n{line(decode_tps='fast')}", "line 2: decode_tps is 'fast'"),
         (f"{HEAD}\n{line(channels=-3)}", "line 2: channels is '-3'"),
         (f"{HEAD}\n{line(decode_tps='nan')}", "line 2: decode_tps is 'nan'"),
+        (f"{HEAD}\n{line(batch=1.9)}", "line 2: batch is 1.9; write a whole number"),
         (f"{HEAD}\n{line(model='m' * 3000)}", "longer than 2000 characters"),
         (f'{HEAD}\n"open', "correct the quoting"),
     ],

@@ -8,6 +8,7 @@ import pytest
 
 from k3gate.analysis import plan_text
 from k3gate.analysis.planning import document
+from k3gate.errors import UsageError
 
 GROUPS = """
 [model.stated]
@@ -263,6 +264,33 @@ source = "somebody"
         ('kind = "context"\nvalue = 1048576', "consistent", "29.0 GB in DRAM; it fits"),
         ('kind = "context"\nvalue = 2000000', "above_ceiling", "at most 1,048,576 tokens"),
         ('kind = "kv_per_request"\nvalue = 29', "consistent", "29.0 GB"),
+        ('kind = "kv_per_request"\nvalue = 0.001', "false_assumption", "29.0 GB"),
+        ('kind = "kv_per_request"\nvalue = 300', "false_assumption", "that is the engine"),
+        (
+            'kind = "kv_per_request"\nvalue = 29\npremises = { context = 8192 }',
+            "false_assumption",
+            "0.226 GB",
+        ),
+        ('kind = "kv_per_request"\nvalue = 0.23\npremises = { context = 8192 }', "consistent", "0.226 GB"),
+        ('kind = "bandwidth"\nvalue = 900\npremises = { machine = "X" }', "untestable", "prototype missing"),
+        ('kind = "bytes_per_token"\nvalue = 1000', "false_assumption", "reads 138.09 GB at most"),
+        ('kind = "weights"\nvalue = 1050', "false_assumption", "1,560.9 GB"),
+        (
+            'kind = "weights"\nvalue = 1050\npremises = { experts_bits = 2.91, trunk_bits = 8.5 }',
+            "consistent",
+            "at the bits that the claim states",
+        ),
+        (
+            'kind = "decode"\nvalue = 3\npremises = { memory_gb = 99999 }',
+            "false_assumption",
+            "planned are 3,298.5 GB",
+        ),
+        ('kind = "decode"\nvalue = 3\npremises = { memory_gb = 3072 }', "consistent", "3,072 GiB"),
+        (
+            'kind = "decode"\nvalue = 3\npremises = { context = 99999999999 }',
+            "false_assumption",
+            "takes at most 1,048,576",
+        ),
         ('kind = "gpu_free"\nvalue = 10', "untestable", "no GPU"),
         ('kind = "accelerators"\nvalue = 8', "untestable", "no accelerators"),
         ('kind = "prefill"\nvalue = 100', "untestable", "not known"),
@@ -289,3 +317,111 @@ def test_a_claim_is_held_against_what_can_be(plan: Any, claim: str, verdict: str
     found = only(plan(BASE + claim))
     assert found.verdict == verdict, found.reasons
     assert any(reason in line for line in found.reasons), found.reasons
+
+
+def test_a_claim_of_several_sequences_says_so(plan: Any) -> None:
+    found = only(plan(BASE + 'kind = "decode"\nvalue = 20\npremises = { batch = 4 }'))
+    assert found.text.startswith("decode rate of 4 sequences together: 20 tokens/s")
+
+
+def test_a_cache_in_fewer_bits_is_judged_so(plan: Any) -> None:
+    text = BASE + 'kind = "kv_per_request"\nvalue = 14.5\n[precision]\nkv = "fp8"\n'
+    assert only(plan(text)).verdict == "consistent"
+
+
+SMALL = """name = "too small"
+[cpu]
+sockets = 2
+cores = 64
+ghz = 2.6
+isa = "avx512"
+[memory]
+modules = 8
+module_gib = 64
+mts = 6400
+channels = 12
+[[gpu]]
+model = "a card"
+memory_gb = 141
+gb_per_s = 4800
+tflops = 900
+pcie_gb_per_s = 50
+[placement]
+trunk = "gpu"
+[claims.it]
+source = "somebody"
+"""
+
+
+@pytest.mark.parametrize("claim", ['kind = "context"\nvalue = 8192', 'kind = "prefill"\nvalue = 10'])
+def test_nothing_is_consistent_of_a_model_that_does_not_fit(plan: Any, claim: str) -> None:
+    found = only(plan(SMALL + claim))
+    assert found.verdict == "above_ceiling", found.reasons
+    assert any("DRAM is" in reason and "short" in reason for reason in found.reasons)
+    held = only(plan(SMALL.replace("modules = 8", "modules = 32") + claim))
+    assert held.verdict == "consistent", held.reasons
+
+
+def test_a_prefill_rate_of_another_machine_is_no_evidence(plan: Any) -> None:
+    text = SMALL.replace("modules = 8", "modules = 32")
+    found = only(plan(text + 'kind = "prefill"\nvalue = 10\npremises = { machine = "machine X" }'))
+    assert found.verdict == "untestable"
+    assert any("measured on machine X" in reason for reason in found.reasons)
+
+
+def test_groups_of_the_trunk_in_dram_are_read_from_there(plan: Any) -> None:
+    text = SMALL.replace("modules = 8", "modules = 32").replace('trunk = "gpu"', 'trunk = "gpu"\n{groups}')
+    claim = 'kind = "bytes_per_token"\nvalue = 26'
+    assert only(plan(text.replace("{groups}", "") + claim)).verdict == "consistent"
+    groups = '[placement.groups]\nshared_experts = "dram"\nkda_attention = "dram"'
+    found = only(plan(text.replace("{groups}", groups) + claim))
+    assert found.verdict == "false_assumption", found.reasons
+
+
+def test_accelerators_hold_the_model_in_the_precision_of_the_plan(plan: Any) -> None:
+    text = """name = "eight"
+[[gpu]]
+model = "H200"
+memory_gb = 141
+count = 8
+[precision]
+experts = 2.91
+trunk = "q8_0"
+[claims.it]
+source = "somebody"
+kind = "accelerators"
+value = 8
+"""
+    assert only(plan(text)).verdict == "consistent", only(plan(text)).reasons
+
+
+def test_headroom_is_beside_the_weights_in_the_precision_of_the_plan(plan: Any) -> None:
+    claim = 'kind = "headroom"\nvalue = 2200\n'
+    assert only(plan(BASE + claim)).verdict == "above_ceiling"
+    found = only(plan(BASE + claim + '[precision]\nexperts = 2.91\ntrunk = "q8_0"\n'))
+    assert found.verdict == "consistent", found.reasons
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        (
+            "channels = 12",
+            "channels = 2\npopulated_channels = 24",
+            "populated_channels 24 are more than 2 x 2",
+        ),
+        ("mts = 6400", "mts = 6400\nrated_mts = 5600", "6400 are above rated_mts, 5600"),
+        ('source = "somebody"', 'source = "x"\npremises = { tier = "banana" }', "banana"),
+        (
+            "[claims.it]",
+            '[model.stated]\nname = "m"\nsource = "s"\nexperts = 8\nexperts_per_token = 99\n'
+            '[[model.stated.group]]\nname = "a"\nrole = "routed"\ngb = 1\n[claims.it]',
+            "99 are more than 8 experts",
+        ),
+    ],
+)
+def test_what_contradicts_itself_is_refused(plan: Any, old: str, new: str, told: str) -> None:
+    text = BASE.replace(old, new) + 'kind = "decode"\nvalue = 3\n'
+    with pytest.raises(UsageError, match=told) as error:
+        plan(text)
+    assert "\n" not in str(error.value)

@@ -167,3 +167,11 @@ def test_an_interrupt_while_modules_are_imported_prints_no_traceback(tmp_path: P
     )
     assert "Traceback" not in done.stderr
     assert done.returncode == 130, done.stderr
+
+
+def test_a_lock_is_never_replaced_and_is_called_one(tmp_path: Path) -> None:
+    held = tmp_path / "order.lock"
+    held.write_text('{\n  "k3gate_lock": 1,\n  "frozen": "2026"\n}\n')
+    with pytest.raises(UsageError, match="it is a lock, which is never replaced"):
+        check_output(str(held))
+    assert held.read_text().startswith("{")

@@ -102,6 +102,10 @@ def test_another_processor_is_worse_and_more_sockets_are_better(bare_metal: Inve
         ("EPYC 975", "AMD EPYC 9755 128-Core Processor", False),
         ("Xeon Platinum 8592", "INTEL(R) XEON(R) PLATINUM 8592+", False),
         ("Intel", "INTEL(R) XEON(R)", False),
+        ("Xeon", "Intel(R) Xeon(R) Gold 5118 CPU @ 2.30GHz", False),
+        ("Gold 5118", "Intel(R) Xeon(R) Gold 5118 CPU @ 2.30GHz", True),
+        ("RTX PRO 6000", "NVIDIA RTX PRO 6000 Max-Q", False),
+        ("H200", "NVIDIA H200 SXM5 141GB", True),
     ],
 )
 def test_names_of_processors_are_compared_without_marks(ordered: str, found: str, same: bool) -> None:
@@ -188,6 +192,44 @@ def test_an_altered_lock_is_refused(frozen: dict[str, Any], spoil: Any) -> None:
     spoil(document)
     with pytest.raises(UsageError, match=r"order\.lock"):
         lock.read(document, "order.lock")
+
+
+@pytest.mark.parametrize(
+    "dimms",
+    [
+        [],
+        "none",
+        {"a": "a module"},
+        {"a": {"bytes": "many"}},
+        {"a": {"bytes": 1, "configured_mts": []}},
+        {"a": {"place": {}}},
+    ],
+)
+def test_a_lock_with_parts_that_none_has_is_refused(frozen: dict[str, Any], dimms: Any) -> None:
+    """Its digest computed again, so that only its content tells."""
+    from k3gate.documents import digest
+
+    document = copy.deepcopy(frozen)
+    document["parts"]["dimms"] = dimms
+    document["digest"] = digest({key: value for key, value in document.items() if key != "digest"})
+    with pytest.raises(UsageError, match=r"order\.lock holds parts that no lock has"):
+        lock.read(document, "order.lock")
+
+
+def test_a_row_that_is_missing_or_moved_in_the_table_names_no_other_module(
+    frozen: dict[str, Any], bare_metal: Inventory
+) -> None:
+    whole = machine(bare_metal)
+    dimms = whole.memory.dimms
+    turned = attrs.evolve(whole, memory=attrs.evolve(whole.memory, dimms=tuple(reversed(dimms))))
+    assert {line.verdict for line in verify(frozen, turned)} == {"same"}
+    less = attrs.evolve(whole, memory=attrs.evolve(whole.memory, dimms=dimms[1:]))
+    named = [line.title for line in verify(frozen, less) if line.key.startswith("parts.dimms.")]
+    assert named == [f"module {dimms[0].locator}"]
+
+
+def test_an_order_that_states_nothing_says_so() -> None:
+    assert bom.sentence(()) == "The order states no part that could be checked."
 
 
 def test_an_order_checked_on_another_run_says_nothing_of_this_one(
