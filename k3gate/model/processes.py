@@ -34,7 +34,7 @@ def in_order(
     before = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(max(1, min(processes, len(items))), context, initializer=_begin)
     try:
-        # The first one waits for all that come before it: results are few and small.
+        # Those that end early wait for their turn: results are small.
         futures = [pool.submit(function, item) for item in items]
         for future in futures:
             while not future.done():

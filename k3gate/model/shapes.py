@@ -16,15 +16,13 @@ from k3gate.model import k3
 from k3gate.model.checkpoint import config
 from k3gate.model.sizes import EMBEDDING, ROUTED, TRUNK, VISION, Group, ModelSizes
 
-_NESTED = ("text_config", "llm_config", "language_config")
 _FP8_BITS = 8 + 32 / (128 * 128)
 """A byte a weight and an F32 scale for each 128 x 128 of them (DeepSeek-V3)."""
 
 
 def of_config(whole: Mapping[str, Any], name: str) -> ModelSizes:
     """Sizes from a config; `name`: of its file. `UsageError` names the field without which nothing can be said."""
-    inner = next((whole[key] for key in _NESTED if isinstance(whole.get(key), Mapping)), whole)
-    reader = _Reader(inner, name)
+    reader = _Reader(config.language(whole), name)
     stated = config.of_config(whole)
     kimi = stated.model_type == "kimi_k3"
     hidden, layers = reader.need("hidden_size", "dim"), reader.need("num_hidden_layers", "n_layers")

@@ -26,6 +26,7 @@ _FIELDS = {
     "context": ("max_position_embeddings", "max_seq_len", "context_length"),
     "vocabulary": ("vocab_size",),
     "kv_lora_rank": ("kv_lora_rank", "attention.kv_lora_rank"),
+    "head_keys": ("qk_nope_head_dim",),
 }
 _NESTED = ("text_config", "llm_config", "language_config")
 _LONGEST = 200
@@ -53,6 +54,7 @@ class Stated:
     context: int | None = None
     vocabulary: int | None = None
     kv_lora_rank: int | None = None
+    head_keys: int | None = None
     full_attention_layers: tuple[int, ...] | None = None
     linear_attention_layers: tuple[int, ...] | None = None
     tied: bool = False
@@ -64,7 +66,7 @@ class Stated:
 
 def of_config(config: Mapping[str, Any]) -> Stated:
     """From a config.json; of a wrapper (text_config beside vision_config) the language part."""
-    inner = next((config[name] for name in _NESTED if isinstance(config.get(name), Mapping)), config)
+    inner = language(config)
     linear = inner.get("linear_attn_config")
     linear = linear if isinstance(linear, Mapping) else {}
     quantization = inner.get("quantization_config", config.get("quantization_config"))
@@ -81,6 +83,11 @@ def of_config(config: Mapping[str, Any]) -> Stated:
         extra=frozenset(map(str, (*config, *inner))),
         **_numbers(inner, ""),
     )
+
+
+def language(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of a config that tells of the language model: what a wrapper holds, else the whole."""
+    return next((config[name] for name in _NESTED if isinstance(config.get(name), Mapping)), config)
 
 
 def of_gguf(metadata: Mapping[str, object]) -> Stated:

@@ -12,6 +12,7 @@ from attrs import define, field, frozen
 from k3gate.documents import printable
 from k3gate.errors import UsageError
 from k3gate.model.checkpoint import config, names
+from k3gate.model.checkpoint.architecture import KIMI_K3
 from k3gate.model.checkpoint.content import VISION
 from k3gate.model.checkpoint.files import FileSet
 from k3gate.model.conversion import catalogue, difference, mistakes, pairing, stored
@@ -19,7 +20,7 @@ from k3gate.model.conversion.catalogue import Catalogue
 from k3gate.model.conversion.difference import Difference, Sides
 from k3gate.model.conversion.measures import Factors, Sums
 from k3gate.model.conversion.mistakes import Found, Mistake, Suspect
-from k3gate.model.conversion.naming import KIMI_K3, Name, Scheme
+from k3gate.model.conversion.naming import Name, Scheme
 from k3gate.model.conversion.pairing import Pair
 from k3gate.model.conversion.reading import Files
 from k3gate.model.conversion.stored import Stored
@@ -31,14 +32,13 @@ if TYPE_CHECKING:
 _FEW = 6
 _DERIVED = ("rope_freqs", "rope_factors_long", "rope_factors_short")
 """What a converter adds from the config; no weight of the source stands for it."""
+_REORDERED = ("attn_q", "attn_k", "attn_q.bias", "attn_k.bias")
+"""Whose rows llama.cpp reorders for models of Llama's kind."""
 
 
 def _shown(name: Name) -> str:
     """A name from a file, fit to be shown."""
     return printable(str(name))[:200]
-
-
-_REORDERED = ("attn_q", "attn_k", "attn_q.bias", "attn_k.bias")
 
 
 @define
@@ -219,16 +219,14 @@ def prepare(source: FileSet, converted: FileSet) -> Task:
     stated = config.of_config(source.config) if source.config is not None else None
     said = (stated.model_type or "").replace("_", "-") if stated else ""
     architecture = there.architecture or here.architecture or (KIMI_K3 if said == KIMI_K3 else None)
-    count = max((layer for layer in (*here.files_of, *there.files_of) if layer is not None), default=0) + 1
-    scheme = Scheme(architecture, count, here.recurrent | there.recurrent)
-    inner = source.config.get("text_config", source.config) if source.config is not None else {}
-    keys = inner.get("qk_nope_head_dim") if isinstance(inner, Mapping) else None
+    last = max((layer for layer in (*here.files_of, *there.files_of) if layer is not None), default=0)
+    scheme = Scheme(architecture, last + 1, here.recurrent | there.recurrent)
     return Task(
         here,
         there,
         scheme,
         folded=source.format != converted.format,
-        keys=keys if type(keys) is int else None,
+        keys=stated.head_keys if stated else None,
         reordered=source.format != converted.format and architecture == "llama",
     )
 
@@ -304,8 +302,8 @@ def _layer(task: Task, layer: int | None, progress: Callable[[int], None]) -> Co
                 compared.take(pair, _part_of(pair, attention), told)
                 if told.suspect is not None:
                     suspects.append((told.suspect, pair))
-    for mistake, those in mistakes.exchanged([one for one, _ in suspects]):
-        pairs = {id(one): pair for one, pair in suspects}
+    pairs = {id(suspect): pair for suspect, pair in suspects}
+    for mistake, those in mistakes.exchanged([suspect for suspect, _ in suspects]):
         for suspect in those:
             pair = pairs[id(suspect)]
             part = _part_of(pair, attention)

@@ -13,15 +13,14 @@ from k3gate.model.conversion import measures, mistakes, pairing
 from k3gate.model.conversion.measures import Factors, Sums
 from k3gate.model.conversion.mistakes import Found, Mistake, Suspect
 from k3gate.model.conversion.pairing import Pair, Rule
-from k3gate.model.conversion.reading import Files, Rows, exponents_of, scales_of
-from k3gate.model.conversion.stored import MXFP4, Stored
+from k3gate.model.conversion.reading import Files, Rows, decode, exponents_of, scales_of
+from k3gate.model.conversion.stored import MXFP4, Stored, squeezed
 from k3gate.model.formats import ggml, mxfp4
 
 Numbers = NDArray[np.float32]
-AT_ONCE = 2**20
-"""Numbers that are held as float32 at once."""
 _CODES_AT_ONCE = 2**18
-"""Bytes of codes that are compared as they are: they and their copies stay in a cache."""
+"""Bytes of codes that are compared at once: as they are, they and their copies stay in a cache, and as numbers they are
+some megabytes."""
 _SAMPLE_ROWS = 32
 _BAD_ROWS = 16
 _STRETCH = 1024
@@ -126,8 +125,7 @@ def _source(pair: Pair, sides: Sides) -> _Source:
 
 
 def _shape(wanted: tuple[int, ...], there: tuple[int, ...]) -> Found | None:
-    wanted = tuple(axis for axis in wanted if axis != 1) or (1,)
-    there = tuple(axis for axis in there if axis != 1) or (1,)
+    wanted, there = squeezed(wanted), squeezed(there)
     if wanted == there:
         return None
     turned = len(wanted) > 1 and there in ((*wanted[:-2], wanted[-1], wanted[-2]), wanted[::-1])
@@ -157,14 +155,15 @@ def _numbers(pair: Pair, sides: Sides, source: _Source, progress: Callable[[int]
     row = sum(one.bytes for one in pair.source) // max(1, pair.converted.rows)
     for first, end in _stretches(pair):
         progress((end - first) * row)
-        if source.made is None and _same(
-            sides.source.rows(source.stored, first, end),
-            sides.converted.rows(pair.converted, first, end),
-            difference,
-        ):
-            continue
-        for start in range(first, end, step := _rows_at_once(pair.converted.columns, AT_ONCE)):
-            bad += _compare_rows(pair, sides, source, start, min(end, start + step), difference)
+        converted = sides.converted.rows(pair.converted, first, end)
+        if source.made is None:
+            own = sides.source.rows(source.stored, first, end)
+            if _same(own, converted, difference):
+                continue
+            here = decode(own)
+        else:
+            here = source.made[first:end]
+        bad += [first + row for row in _compare_rows(pair, here, decode(converted), difference)]
     if difference.sums.numbers:
         _explain(pair, sides, source, bad, difference)
     if difference.source_factors.not_finite and difference.found is None:
@@ -174,13 +173,9 @@ def _numbers(pair: Pair, sides: Sides, source: _Source, progress: Callable[[int]
 
 
 def _stretches(pair: Pair) -> Iterator[tuple[int, int]]:
-    step = _rows_at_once(pair.source[0].row_bytes, _CODES_AT_ONCE)
+    step = max(1, _CODES_AT_ONCE // max(1, pair.source[0].row_bytes))
     for first in range(0, pair.converted.rows, step):
         yield first, min(pair.converted.rows, first + step)
-
-
-def _rows_at_once(row: int, at_once: int) -> int:
-    return max(1, at_once // max(1, row))
 
 
 def _same(source: Rows, converted: Rows, difference: Difference) -> bool:
@@ -203,12 +198,8 @@ def _same(source: Rows, converted: Rows, difference: Difference) -> bool:
     return alike and np.array_equal(source.codes, converted.codes)
 
 
-def _compare_rows(
-    pair: Pair, sides: Sides, source: _Source, first: int, end: int, difference: Difference
-) -> list[int]:
+def _compare_rows(pair: Pair, here: Numbers, there: Numbers, difference: Difference) -> list[int]:
     """Rows as numbers; which of them differ, some few."""
-    here = source.numbers(first, end)
-    there = sides.converted.numbers(pair.converted, first, end)
     difference.sums.add(here, there)
     unlike = here != there
     # NaN is unlike itself; where both have it, nothing was changed.
@@ -221,7 +212,7 @@ def _compare_rows(
     difference.exact = False
     _count_losses(pair, here, there, difference)
     picked = rows[np.linspace(0, rows.size - 1, min(rows.size, _BAD_ROWS)).astype(np.int64)]
-    return [first + int(row) for row in picked]
+    return [int(row) for row in picked]
 
 
 def _count_losses(pair: Pair, here: Numbers, there: Numbers, difference: Difference) -> None:

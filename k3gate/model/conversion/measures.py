@@ -118,9 +118,10 @@ class Factors:
     def add_exponents(self, exponents: NDArray[np.uint8]) -> None:
         """Take factors as E8M0 has them, without decoding them: smallest and largest byte tell all."""
         if exponents.size and int(exponents.max()) == E8M0_NAN:
-            self.not_finite += int(np.count_nonzero(exponents == E8M0_NAN))
-            self.number += int(np.count_nonzero(exponents == E8M0_NAN))
-            exponents = exponents[exponents != E8M0_NAN]
+            good = exponents[exponents != E8M0_NAN]
+            self.not_finite += exponents.size - good.size
+            self.number += exponents.size - good.size
+            exponents = good
         if exponents.size:
             self.number += exponents.size
             self.least = min(self.least, 2.0 ** (int(exponents.min()) - BIAS))

@@ -11,11 +11,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from k3gate.model.checkpoint import names
+from k3gate.model.checkpoint.architecture import KIMI_K3
 
 if TYPE_CHECKING:
     import gguf
 
-KIMI_K3 = "kimi-k3"
 _PREFIXES = ("language_model.", "model.language_model.")
 _LAYER = re.compile(r"(?:model\.)?layers\.(\d{1,5})\.(.+)", re.ASCII)
 _EXPERT = {

@@ -11,8 +11,7 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
-from k3gate.model.checkpoint.safetensors import BITS
-from k3gate.model.conversion.stored import INT4, MXFP4, Place, Scales, Stored, blocks
+from k3gate.model.conversion.stored import INT4, MXFP4, Place, Stored, blocks
 from k3gate.model.formats import exponents, floats, ggml, mxfp4, packed
 
 _MOST_OPEN = 64
@@ -75,7 +74,7 @@ class Files:
             return Rows(stored, first, codes)
         if stored.coding in (MXFP4, INT4):
             # One row of factors for a row of codes.
-            width = scales.columns * BITS[scales.dtype] // 8
+            width = scales.row_bytes
             at = Place(scales.place.file, scales.place.begin + first * width)
             return Rows(
                 stored,
@@ -83,7 +82,7 @@ class Files:
                 codes,
                 self._bytes(at, (end - first) * width).reshape(end - first, width),
             )
-        return Rows(stored, first, codes, self._bytes(scales.place, _size(scales)))
+        return Rows(stored, first, codes, self._bytes(scales.place, scales.rows * scales.row_bytes))
 
     def numbers(self, stored: Stored, first: int, end: int) -> NDArray[np.float32]:
         """Rows `first` to `end` as float32 [rows, columns]."""
@@ -134,10 +133,6 @@ def decode(rows: Rows) -> NDArray[np.float32]:
 
 def _factors(raw: NDArray[np.uint8], dtype: str) -> NDArray[np.float32]:
     return exponents.decode(raw) if dtype == "U8" else floats.decode(raw, dtype)
-
-
-def _size(scales: Scales) -> int:
-    return scales.rows * scales.columns * BITS[scales.dtype] // 8
 
 
 def exponents_of(rows: Rows) -> NDArray[np.uint8] | None:

@@ -40,6 +40,11 @@ class Scales:
     rows: int
     columns: int
 
+    @property
+    def row_bytes(self) -> int:
+        """Of a row of factors."""
+        return self.columns * BITS[self.dtype] // 8
+
 
 @frozen
 class Stored:
@@ -63,9 +68,8 @@ class Stored:
     @property
     def bytes(self) -> int:
         """Of codes and scales together."""
-        scale = self.scales
-        size = scale.rows * scale.columns * BITS[scale.dtype] // 8 if scale else 0
-        return self.rows * self.row_bytes + size
+        factors = self.scales.rows * self.scales.row_bytes if self.scales else 0
+        return self.rows * self.row_bytes + factors
 
     @property
     def is_mxfp4_of_a_checkpoint(self) -> bool:
@@ -94,7 +98,7 @@ def _gguf(tensors: Iterable[tuple[int, Tensor]], scheme: Scheme) -> Iterable[tup
     for file, tensor in tensors:
         _, place = names.read(tensor.name)
         name = scheme.name(tensor.name, place)
-        shape = _squeezed(tensor.shape)
+        shape = squeezed(tensor.shape)
         coding = _GGML.get(tensor.dtype)
         experts = tensor.shape[0] if place.fused and len(tensor.shape) == 3 else None
         if experts is not None:
@@ -150,7 +154,7 @@ def _single(
     several: bool,
 ) -> Stored:
     at = Place(file, tensor.begin)
-    shape = _squeezed(tensor.shape)
+    shape = squeezed(tensor.shape)
     rows, columns = _rows(shape)
 
     def stored(coding: str, wide: int, factors: Scales | None = None, trouble: str | None = None) -> Stored:
@@ -208,7 +212,8 @@ def _block(length: int, factors: int) -> int:
     return _FP8_BLOCK if -(-length // _FP8_BLOCK) == factors else 0
 
 
-def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape without axes of one."""
     return tuple(axis for axis in shape if axis != 1) or (1,)
 
 
