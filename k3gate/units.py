@@ -96,3 +96,8 @@ def cpu_list(cpus: tuple[int, ...] | list[int]) -> str:
 def count(number: int, noun: str, plural: str | None = None) -> str:
     """ "1 waiver", "2 waivers"; `plural` for nouns that do not take an s."""
     return f"{number} {noun}" if number == 1 else f"{number:,} {plural or noun + 's'}"
+
+
+def capital(text: str) -> str:
+    """`text` with its first letter upper case."""
+    return text[:1].upper() + text[1:]

@@ -13,6 +13,8 @@ from k3gate import units
 from k3gate.records import Bound, Interval, State, Verdict
 from k3gate.units import NBSP
 
+capital = units.capital
+
 VERDICTS: Mapping[Verdict, str] = {
     Verdict.PASS: "pass",
     Verdict.FAIL: "fail",
@@ -63,11 +65,6 @@ def ended(text: str) -> str:
     """`text` as a sentence: first letter upper case, a full stop at the end."""
     text = capital(tied(text.strip()))
     return text if text.endswith((".", "?")) else text + "."
-
-
-def capital(text: str) -> str:
-    """`text` with its first letter upper case."""
-    return text[:1].upper() + text[1:]
 
 
 def listed(items: Iterable[str]) -> str:

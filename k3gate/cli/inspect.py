@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from k3gate.cli.options import json_option, place, print_json, store_option, word
-from k3gate.cli.output import check_output, is_page, write_output
+from k3gate.cli.options import json_option, place, store_option, word
+from k3gate.cli.output import check_output, emit
 
 
 @click.command("inspect", short_help="Show what a checkpoint is, and what is wrong with it.")
@@ -52,7 +52,6 @@ def command(
 
     from k3gate.cli.options import exit_code
     from k3gate.cli.pace import headers, shown
-    from k3gate.documents import pretty
     from k3gate.errors import EXIT_FAIL, EXIT_OK, UsageError
     from k3gate.harness import checkpoints
     from k3gate.model.checkpoint import checksums as sums
@@ -90,18 +89,14 @@ def command(
     if compared is not None:
         document["checksums"] = {**sums.document(taken, compared), "verdict": verdict, "reason": sentence}
         page += f"\nChecksums\n---------\n{verdict}: {sentence}\n"
-    if output is not None and is_page(output):
+
+    def render() -> str:
         from k3gate.harness.stored import now
         from k3gate.reports import checkpoint
 
-        told = (verdict, sentence) if verdict is not None else None
-        write_output(output, checkpoint.render(found, now(), told))
-    if output is not None and not is_page(output):
-        write_output(output, pretty(document) if as_json else page)
-    elif as_json:
-        print_json(document)
-    else:
-        click.echo(page, nl=False)
+        return checkpoint.render(found, now(), (verdict, sentence) if verdict is not None else None)
+
+    emit(output, as_json, document, page, render)
     if found.damaged:
         return EXIT_FAIL
     return EXIT_OK if verdict is None else exit_code(verdict)

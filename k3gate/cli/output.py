@@ -6,10 +6,14 @@ import fcntl
 import os
 import re
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
+import click
+
 from k3gate.atomic import replacing
-from k3gate.documents import printable
+from k3gate.cli.options import print_json
+from k3gate.documents import pretty, printable
 from k3gate.errors import UsageError
 
 HEAD_BYTES = 4096
@@ -45,6 +49,20 @@ def check_output(path: str | None) -> None:
         Path(name).unlink()
     except OSError as error:
         raise refused(path, error) from error
+
+
+def emit(output: str | None, as_json: bool, document: object, text: str, render: Callable[[], str]) -> None:
+    """What a command has to say: `text` or, with --json, `document`; to a file where `output` names one. A file that
+    ends in .html gets the page that `render` draws, and the rest is printed all the same."""
+    if output is not None and is_page(output):
+        write_output(output, render())
+    elif output is not None:
+        write_output(output, pretty(document) if as_json else text)
+        return
+    if as_json:
+        print_json(document)
+    else:
+        click.echo(text, nl=False)
 
 
 def write_output(path: str, text: str) -> None:

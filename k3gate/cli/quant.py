@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from k3gate.cli.options import json_option, place, print_json, store_option, word
-from k3gate.cli.output import check_output, is_page, write_output
+from k3gate.cli.options import json_option, place, store_option, word
+from k3gate.cli.output import check_output, emit
 
 
 @click.command("quant", short_help="Hold a converted checkpoint against its source.")
@@ -43,9 +43,8 @@ def command(
 
     from k3gate.cli.options import exit_code
     from k3gate.cli.pace import shown
-    from k3gate.documents import pretty
     from k3gate.errors import UsageError
-    from k3gate.harness import conversions
+    from k3gate.harness import checkpoints, conversions
     from k3gate.model.checkpoint.hub.address import is_address
     from k3gate.model.conversion import text
     from k3gate.store import open_store
@@ -63,7 +62,7 @@ def command(
         with shown() as progress:
             result = conversions.compare(source, converted, criteria_path, progress)
         if store is not None:
-            conversions.keep(store, result, run)
+            checkpoints.keep_evidence(store, result.evidence, run)
     verdict = result.judged.verdict
     document = conversions.document(result)
     page = text.page(
@@ -77,15 +76,12 @@ def command(
         ],
         result.compared,
     )
-    if output is not None and is_page(output):
+
+    def render() -> str:
         from k3gate.harness.stored import now
         from k3gate.reports import conversion
 
-        write_output(output, conversion.render(document, result.bounds, now()))
-    if output is not None and not is_page(output):
-        write_output(output, pretty(document) if as_json else page)
-    elif as_json:
-        print_json(document)
-    else:
-        click.echo(page, nl=False)
+        return conversion.render(document, result.bounds, now())
+
+    emit(output, as_json, document, page, render)
     return exit_code(verdict)

@@ -32,14 +32,14 @@ def bare_metal(record: RunRecord) -> Judgement:
     evidence: tuple[str, ...] = ("inventory:machine.virtual", "inventory:machine.container")
     guest = hardware.virtual(inventory)
     if guest is not None:
-        return Judgement(Verdict.FAIL, f"{_sentence(guest)}.", observed="virtual", evidence=evidence)
+        return Judgement(Verdict.FAIL, f"{units.capital(guest)}.", observed="virtual", evidence=evidence)
     unseen = hardware.unknown(inventory)
     if unseen is not None:
-        return unproven(f"{_sentence(unseen.reason)}.", evidence, remedy=unseen.remedy)
+        return unproven(f"{units.capital(unseen.reason)}.", evidence, remedy=unseen.remedy)
     limited = hardware.restricted(inventory) or hardware.incomplete(inventory)
     if limited is not None:
         return unproven(
-            f"{_sentence(limited.reason)}.",
+            f"{units.capital(limited.reason)}.",
             (*evidence, "inventory:cpu.allowed", "inventory:limits.restricted"),
             remedy=limited.remedy,
             observed="restricted",
@@ -101,7 +101,7 @@ def placement(record: RunRecord) -> Judgement:
     rows = tuple(row for row, _ in good)
     lost = hardware.topology(record.inventory)
     if lost is not None:
-        return unproven(f"{_sentence(lost)}.", rows, observed=observed)
+        return unproven(f"{units.capital(lost)}.", rows, observed=observed)
     guest = hardware.virtual(record.inventory)
     if guest is not None:
         return unproven(
@@ -414,7 +414,3 @@ def _subject_words(kind: str | None) -> str:
         "bom": "the order",
     }
     return words.get(kind or "", "the subject")
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from k3gate.documents import digest as hashed
@@ -126,13 +126,18 @@ def judge_checksums(found: FileSet, compared: Comparison) -> tuple[Verdict, str]
 def keep(store: Store, found: Inspection, run: str | None) -> list[Evidence]:
     """Add what the inspection proves to the store, and say of a run that it is about this checkpoint."""
     gathered = evidence(found, now())
+    keep_evidence(store, gathered, run)
+    return gathered
+
+
+def keep_evidence(store: Store, gathered: Iterable[Evidence], run: str | None) -> None:
+    """Add evidence to the store, and say of a run that it is about its subjects."""
     if run is not None:
         run = store.resolve(run)
     for one in gathered:
         store.add_evidence(one)
         if run is not None:
             store.add_subject(run, one.subject, one.subject_kind)
-    return gathered
 
 
 def layout_titles(found: Inspection) -> list[str]:

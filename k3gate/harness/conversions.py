@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attrs import frozen
 
@@ -19,11 +19,8 @@ from k3gate.model.checkpoint.inspection import Inspection
 from k3gate.model.conversion import comparison
 from k3gate.model.conversion.comparison import Compared
 from k3gate.model.conversion.mistakes import WORDS, Mistake
-from k3gate.records import Evidence, Verdict
-from k3gate.units import count
-
-if TYPE_CHECKING:
-    from k3gate.store import Store
+from k3gate.records import Evidence, Severity, Verdict
+from k3gate.units import capital, count
 
 CHECK = "quantization.lossless_or_bounded"
 _LAYOUT = "quantization.layout"
@@ -70,16 +67,6 @@ def compare(
     return Result(source_found, converted_found, gathered[0].subject, compared, gathered, judged, bounds)
 
 
-def keep(store: Store, result: Result, run: str | None) -> None:
-    """Add what was found to the store, and say of a run that it is about this converted file."""
-    if run is not None:
-        run = store.resolve(run)
-    for one in result.evidence:
-        store.add_evidence(one)
-    if run is not None:
-        store.add_subject(run, result.subject, "converted")
-
-
 def document(result: Result) -> dict[str, Any]:
     """The JSON of `k3gate quant --json`."""
     return {
@@ -106,7 +93,7 @@ def subject(converted: Inspection) -> str:
     a digest is of one kind, and as what was released it may be a checkpoint."""
     if converted.format == "gguf":
         return converted.digest
-    return f"sha256:{hashed(['converted', converted.digest]).removeprefix('sha256:')}"
+    return hashed(["converted", converted.digest])
 
 
 def _evidence(
@@ -138,13 +125,13 @@ def judge(converted: Inspection, compared: Compared) -> tuple[Verdict, str]:
         f"{WORDS[one.mistake]} ({count(one.number, 'weight')} of {one.part}: {', '.join(one.weights[:2])})"
         for one in sorted(mistakes, key=lambda one: -one.number)
     ]
-    damage = [finding.title for finding in converted.findings if finding.severity == "high"]
+    damage = [finding.title for finding in converted.findings if finding.severity is Severity.HIGH]
     if compared.lacking and not compared.added:
         wrong.append(
             f"{count(compared.lacking, 'weight')} of the source missing: {', '.join(compared.missing[:3])}"
         )
     if wrong or damage:
-        return Verdict.FAIL, f"{_sentence('; '.join((*damage, *wrong)))}."
+        return Verdict.FAIL, f"{capital('; '.join((*damage, *wrong)))}."
     open_ = []
     if compared.not_read:
         open_.append(f"{count(compared.not_read, 'weight')} could not be compared ({compared.unread[0]})")
@@ -155,7 +142,7 @@ def judge(converted: Inspection, compared: Compared) -> tuple[Verdict, str]:
         open_.append(f"{count(compared.added, 'weight')} of the converted file have no source: {few}")
     weights = sum(part.weights for part in compared.parts.values())
     if open_ or not weights:
-        return Verdict.UNPROVEN, f"{_sentence('; '.join(open_ or ['nothing was compared']))}."
+        return Verdict.UNPROVEN, f"{capital('; '.join(open_ or ['nothing was compared']))}."
     exact = sum(part.exact for part in compared.parts.values())
     left = f"; left out: {', '.join(sorted(compared.left_out))}" if compared.left_out else ""
     told = "every number" if exact == weights else f"{exact:,} of them to the last number"
@@ -174,7 +161,3 @@ def _worst(compared: Compared) -> dict[str, Any]:
             "weight": weight or None,
         }
     return found
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
