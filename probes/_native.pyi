@@ -140,7 +140,13 @@ def gemm_expect(
     rows: int,
     depth: int,
 ) -> bytes: ...
-def gemm_packed_bytes(format: str, values: bytes, scales: bytes, rows: int, depth: int) -> int: ...  # noqa: A002
+def gemm_packed_bytes(
+    format: str,  # noqa: A002  # as above
+    values: bytes,
+    scales: bytes,
+    rows: int,
+    depth: int,
+) -> int: ...
 def gemm_situ(gate_up: bytes, tokens: int, width: int) -> bytes: ...
 def gemm_prove(
     format: str,  # noqa: A002  # as above
