@@ -228,7 +228,7 @@ def test_loaders_go_on_where_the_walk_before_ended(team: Any, pool: pools.Filled
     most = read = walks = 0
     wrong: list[int] = []
     while len(wrong) < 2 and walks < 5_000:
-        region = chain.walk(20_000, chase.Load(ISA, parts, delay=20_000, block_bytes=65_536))
+        region = chain.walk(20_000, chase.Load(ISA, parts, delay=200_000, block_bytes=65_536))
         most, read, walks = max(most, region.load_bytes), read + region.load_bytes, walks + 1
         if region.threads[1].value:
             wrong.append(read)
