@@ -11,6 +11,7 @@ for variant in variants(choose_path(None)):
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from attrs import frozen
@@ -25,6 +26,7 @@ ROWS_OF_PROOF = 80
 """Five tiles of 16 rows: every row of them is compared."""
 SAMPLED_ROWS = 64
 """Rows of a timed output that are recomputed."""
+TILE_TOKENS = 16
 SPREADS = (2, 9)
 """Of MXFP4 scales within a row, in powers of two: as normal weights have them, and so that tiles are cut."""
 
@@ -48,9 +50,12 @@ class Variant:
     path: str
     activations: str
 
-    def trial(self, expert: bool, rows: int, depth: int, pool_bytes: int, pages: str, seed: int) -> Any:
-        """A `_native.GemmTrial`: products [rows, depth], or experts depth -> rows x 2 -> depth, in its own pool."""
-        return _native.GemmTrial(self.format, self.path, expert, rows, depth, pool_bytes, pages, seed)
+    def trial(
+        self, expert: bool, rows: int, depth: int, pool_bytes: int, pages: str, seed: int, node: int = -1
+    ) -> Any:
+        """A `_native.GemmTrial`: products [rows, depth], or experts depth -> rows x 2 -> depth, in a pool of its own,
+        bound to `node` where that is not negative."""
+        return _native.GemmTrial(self.format, self.path, expert, rows, depth, pool_bytes, pages, seed, node)
 
 
 def paths() -> list[Path]:
@@ -85,6 +90,19 @@ def variants(allowed: list[str]) -> list[Variant]:
     return [Variant(**row) for row in _native.gemm_variants() if row["path"] in allowed]
 
 
+def peaks(allowed: list[str]) -> list[dict[str, Any]]:
+    """The loops on registers of these paths: path, type, flops_per_turn, flops_per_instruction."""
+    return [row for row in _native.gemm_peaks() if row["path"] in allowed]
+
+
+def fastest_expected(some: Sequence[Variant], kind: str, tokens: int) -> Variant:
+    """Of these variants, best first, the one to take for so many tokens: tiles are padded to `TILE_TOKENS` of them."""
+    fitting = [one for one in some if one.format == kind]
+    return next(
+        (one for one in fitting if tokens >= TILE_TOKENS or not one.path.startswith("amx")), fitting[0]
+    )
+
+
 def flops(tokens: int, rows: int, depth: int) -> int:
     """Of one product: a multiplication and an addition are two."""
     return 2 * tokens * rows * depth
@@ -109,9 +127,9 @@ def prove_expert(
     return _proof("kernel_reference", found)
 
 
-def recomputed(trial: Any, seed: int) -> Proof:
-    """Random rows of the output that was just timed, from the weights that were read."""
-    return _proof("timed_output", trial.check(SAMPLED_ROWS, seed))
+def recomputed(trial: Any, seed: int, rows: int = SAMPLED_ROWS) -> Proof:
+    """Random rows of each thread's output that was just timed, from the weights that were read."""
+    return _proof("timed_output", trial.check(rows, seed))
 
 
 def _proof(name: str, found: Any) -> Proof:

@@ -23,6 +23,7 @@ MLA_LAYERS = 24
 EXPERTS = 896
 EXPERTS_PER_TOKEN = 16
 HIDDEN = 7168
+VOCABULARY = 163_840
 EXPERT_WIDTH = 3584
 """Width at which routed experts work: half the hidden size, a trap for naive counts."""
 EXPERT_INTERMEDIATE = 3072
@@ -33,6 +34,8 @@ ROPE_DIM = 64
 CONVOLUTION_WIDTH = 4
 MXFP4_BLOCK = 32
 MAX_CONTEXT = 1_048_576
+RELEASED_FORMATS = ("mxfp4", "bf16")
+"""Of routed experts, and of all else."""
 
 # --- routed experts --------------------------------------------------------------------------------------
 

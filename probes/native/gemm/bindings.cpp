@@ -287,25 +287,46 @@ void bind(nb::module_& m) {
       .def_ro("first_token", &Comparison::first_token)
       .def_prop_ro("ok", &Comparison::ok);
 
+  m.def(
+      "gemm_run_together",
+      [](Team& team, const std::vector<Trial*>& trials, std::size_t tokens, std::uint64_t calls) {
+        for (const Trial* const trial : trials) {
+          if (trial == nullptr) throw std::invalid_argument("there is one trial for each thread of the team");
+        }
+        nb::gil_scoped_release released;
+        return Trial::run_together(team, trials, tokens, calls);
+      },
+      "team"_a, "trials"_a, "tokens"_a, "calls"_a,
+      "As GemmTrial.run, with a trial for each thread of the team: they may repeat.");
+
   nb::class_<Trial>(m, "GemmTrial", "Timed products over weights that rotate through a pool.")
       .def(
           "__init__",
           [](Trial* self, const std::string& format, const std::string& path, bool expert, std::size_t rows,
-             std::size_t depth, std::size_t pool_bytes, const std::string& pages, std::uint64_t seed) {
+             std::size_t depth, std::size_t pool_bytes, const std::string& pages, std::uint64_t seed,
+             int node) {
             const Variant& variant = runnable_variant(format, path);
             const Pages kind = pages_named(pages);
             nb::gil_scoped_release released;
-            new (self) Trial(variant, expert, rows, depth, pool_bytes, kind, seed);
+            new (self) Trial(variant, expert, rows, depth, pool_bytes, kind, node, seed);
           },
           "format"_a, "path"_a, "expert"_a, "rows"_a, "depth"_a, "pool_bytes"_a, "pages"_a, "seed"_a,
-          "Fills a pool with matrices [rows, depth], or with experts (depth -> rows x 2 -> depth). Raises "
-          "OSError.")
+          "node"_a = -1,
+          "Fills a pool on a node (-1: on any) with matrices [rows, depth], or with experts (depth -> rows x 2 "
+          "-> depth). Raises OSError.")
       .def_prop_ro("items", &Trial::items)
       .def_prop_ro("pool", &Trial::pool, nb::rv_policy::reference_internal)
+      .def_prop_ro("bind_error", &Trial::bind_error, "errno of binding the pool to its node, or 0.")
       .def_prop_ro("columns", &Trial::columns, "Of an output.")
       .def_prop_ro("bytes_per_item", &Trial::bytes_per_item, "Of the weights, as the format has them.")
       .def_prop_ro("packed_bytes", &Trial::packed_bytes, "Of an item, as it lies in the pool.")
       .def("flops_per_item", &Trial::flops_per_item, "tokens"_a)
+      .def(
+          "use",
+          [](Trial& self, const std::string& format, const std::string& path) {
+            self.use(runnable_variant(format, path));
+          },
+          "format"_a, "path"_a, "From now on multiplies on another path of the same format.")
       .def("run", &Trial::run, "team"_a, "tokens"_a, "calls"_a, nb::call_guard<nb::gil_scoped_release>(),
            "Each thread multiplies the next `calls` items of the pool.")
       .def("check", &Trial::check, "sampled"_a, "seed"_a, nb::call_guard<nb::gil_scoped_release>(),

@@ -8,6 +8,8 @@
 namespace k3gate::gemm {
 namespace {
 
+constexpr int kDrawnBits = 12;
+
 void fill(std::vector<std::byte>& bytes, std::mt19937_64& dice) {
   std::size_t at = 0;
   for (; at + 8 <= bytes.size(); at += 8) {
@@ -41,10 +43,20 @@ OwnedSource random_weights(Format format, std::size_t rows, std::size_t depth, i
       break;
     case Format::kBf16: {
       made.values.resize(rows * depth * 2);
+      // Drawn from some thousands of normal numbers: to make each of 10^8 would take half a minute.
       std::normal_distribution<float> normal(0.0F, 0.02F);
+      std::vector<std::uint16_t> some(std::size_t{1} << kDrawnBits);
+      for (std::uint16_t& value : some) value = to_bf16(normal(dice));
+      std::uint64_t word = 0;
+      int left = 0;
       for (std::size_t i = 0; i < rows * depth; ++i) {
-        const std::uint16_t value = to_bf16(normal(dice));
-        std::memcpy(made.values.data() + 2 * i, &value, 2);
+        if (left < kDrawnBits) {
+          word = dice();
+          left = 64;
+        }
+        std::memcpy(made.values.data() + 2 * i, &some[word % some.size()], 2);
+        word >>= kDrawnBits;
+        left -= kDrawnBits;
       }
       break;
     }

@@ -1,8 +1,10 @@
 #include "trial.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <limits>
+#include <new>
 #include <stdexcept>
 
 #include "random_weights.hpp"
@@ -33,13 +35,14 @@ void copy_turned(const std::vector<std::byte>& from, const std::vector<std::size
 }  // namespace
 
 Trial::Trial(const Variant& variant, bool expert, std::size_t rows, std::size_t depth, std::size_t pool_bytes,
-             Pages pages, std::uint64_t seed)
+             Pages pages, int node, std::uint64_t seed)
     : variant_(variant), expert_(expert), rows_(rows), depth_(depth), pool_(pool_bytes, pages), seed_(seed) {
   constexpr std::size_t kMost = std::size_t{1} << 20;
   if (rows == 0 || depth == 0 || rows > kMost || depth > kMost)
     throw std::invalid_argument("rows and depth are at least 1 and bounded");
   if (expert && rows % kGroup != 0)
     throw std::invalid_argument("an expert's inner width is a multiple of 32");
+  if (node >= 0) bind_error_ = pool_.bind(node);
   fill(seed);
 }
 
@@ -85,25 +88,27 @@ double Trial::flops_per_item(std::size_t tokens) const {
 
 float* Trial::output(std::size_t thread) const { return threads_.at(thread).outputs[1].as<float>(); }
 
-void Trial::prepare(std::size_t threads, std::size_t tokens) {
-  if (tokens_ != tokens || threads_.size() != threads) {
-    threads_ = std::vector<Thread>(threads);
-    tokens_ = tokens;
-    std::mt19937_64 dice(seed_ + tokens);
-    for (Thread& thread : threads_) {
-      if (expert_) {
-        thread.workspace.reserve(tokens, depth_, rows_);
-      } else {
-        thread.workspace.products().reserve(tokens, depth_);
-      }
-      thread.activations = random_activations(tokens, depth_, dice);
-      for (Buffer& output : thread.outputs) output = Buffer(tokens * columns() * sizeof(float));
+void Trial::use(const Variant& variant) {
+  if (variant.format != variant_.format) throw std::invalid_argument("the weights are of another format");
+  variant_ = variant;
+}
+
+// Runs on the thread that will use it, so that its memory lies on that thread's node.
+void Trial::prepare(std::size_t slot, std::size_t tokens) {
+  Thread& thread = threads_[slot];
+  if (thread.tokens != tokens) {
+    std::mt19937_64 dice(seed_ + tokens + slot);
+    if (expert_) {
+      thread.workspace.reserve(tokens, depth_, rows_);
+    } else {
+      thread.workspace.products().reserve(tokens, depth_);
     }
+    thread.activations = random_activations(tokens, depth_, dice);
+    for (Buffer& output : thread.outputs) output = Buffer(tokens * columns() * sizeof(float));
+    thread.tokens = tokens;
   }
-  for (const Thread& thread : threads_) {
-    for (const Buffer& output : thread.outputs)
-      std::fill_n(output.as<float>(), tokens * columns(), std::numeric_limits<float>::quiet_NaN());
-  }
+  for (const Buffer& output : thread.outputs)
+    std::fill_n(output.as<float>(), tokens * columns(), std::numeric_limits<float>::quiet_NaN());
 }
 
 void Trial::call(Thread& thread, std::size_t item, std::size_t tokens, float* output) const {
@@ -119,20 +124,43 @@ void Trial::call(Thread& thread, std::size_t item, std::size_t tokens, float* ou
 }
 
 Region Trial::run(Team& team, std::size_t tokens, std::uint64_t calls) {
+  return run_together(team, std::vector<Trial*>(team.cpus().size(), this), tokens, calls);
+}
+
+Region Trial::run_together(Team& team, const std::vector<Trial*>& trial_of_thread, std::size_t tokens,
+                           std::uint64_t calls) {
   if (tokens == 0 || tokens > kMostTokens) throw std::invalid_argument("tokens are 1 to 512");
   if (calls == 0 || calls > kMostCalls) throw std::invalid_argument("calls are at least 1 and bounded");
-  const std::size_t threads = team.cpus().size();
-  prepare(threads, tokens);
-  const std::size_t start = next_;
+  if (trial_of_thread.size() != team.cpus().size())
+    throw std::invalid_argument("there is one trial for each thread of the team");
+  std::vector<std::size_t> slots;  // of each thread, among those of its trial
+  for (Trial* const trial : trial_of_thread) trial->slots_ = 0;
+  for (Trial* const trial : trial_of_thread) slots.push_back(trial->slots_++);
+  for (Trial* const trial : trial_of_thread) {
+    if (trial->threads_.size() != trial->slots_) trial->threads_ = std::vector<Thread>(trial->slots_);
+    trial->tokens_ = tokens;
+  }
+  const Region prepared = team.execute([&](std::size_t index, ThreadReport& report) {
+    try {
+      trial_of_thread[index]->prepare(slots[index], tokens);
+    } catch (const std::bad_alloc&) {
+      report.error = ENOMEM;
+    }
+  });
+  for (const ThreadReport& report : prepared.threads) {
+    if (report.error != 0) throw std::bad_alloc();
+  }
   Region region = team.execute([&](std::size_t index, ThreadReport& report) {
-    Thread& thread = threads_[index];
+    Trial& trial = *trial_of_thread[index];
+    Thread& thread = trial.threads_[slots[index]];
     // Threads take items in turn: none reads what another has just brought into a shared cache.
     for (std::uint64_t i = 0; i < calls; ++i)
-      call(thread, (start + i * threads + index) % items_.size(), tokens,
-           thread.outputs[i + 1 == calls ? 1 : 0].as<float>());
-    report.bytes = static_cast<std::uint64_t>(static_cast<double>(calls) * bytes_per_item());
+      trial.call(thread, (trial.next_ + i * trial.slots_ + slots[index]) % trial.items_.size(), tokens,
+                 thread.outputs[i + 1 == calls ? 1 : 0].as<float>());
+    report.bytes = static_cast<std::uint64_t>(static_cast<double>(calls) * trial.bytes_per_item());
   });
-  next_ = (start + calls * threads) % items_.size();
+  // Once for each of its threads, which makes calls x threads in all.
+  for (Trial* const trial : trial_of_thread) trial->next_ = (trial->next_ + calls) % trial->items_.size();
   return region;
 }
 
