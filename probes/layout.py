@@ -122,6 +122,25 @@ class Layout:
             return f"{each}its own node's memory"
         return f"{each}memory of the node nearest to it"
 
+    def spread(self, nodes: Sequence[NumaNode]) -> tuple[list[Spec], list[list[int]]]:
+        """(pools, of each the CPUs that read it): every core of these nodes has a part of the same size in the
+        memory nearest to it."""
+        readers: dict[int, list[int]] = {}
+        for node in nodes:
+            nearest = self.nearest(node)
+            if nearest is not None and self.cpus_of[node.id]:
+                readers.setdefault(nearest, []).extend(self.cpus_of[node.id])
+        threads = sum(map(len, readers.values()))
+        part = 0
+        for cpus in readers.values():
+            least = sets.working_set(self.inventory.cpu, cpus)
+            part = max(part, sets.round_up(-(-least // len(cpus)), sets.HUGE_PAGE))
+            if self.requested:
+                part = max(part, sets.round_up(-(-self.requested // threads), sets.HUGE_PAGE))
+        found = {node.id: node for node in self.targets}
+        specs = [self.spec(found[node], part * len(cpus), cpus) for node, cpus in readers.items()]
+        return specs, list(readers.values())
+
     def nearest(self, node: NumaNode) -> int | None:
         """The node whose memory is nearest to these CPUs: its own where it has any."""
         ids = [one.id for one in self.targets]

@@ -22,6 +22,8 @@ from k3gate.probing.contract import Planned
 from k3gate.records import Case, Inventory, LeftOut, NumaNode, Profile
 from k3gate.topology import nodes_of_packages
 
+SHARE = 0.6
+"""Of a profile's seconds, for what is timed here; the kernels take what `gemm_plan.SHARE` says."""
 OF_OWN_MEMORY = (
     "read.core",
     "read.4k",
@@ -98,7 +100,7 @@ class _Planner(Layout):
 
     def _machine(self) -> list[Case]:
         """All cores at once, every thread over a part of the same size in the memory nearest to it."""
-        specs, groups = self._spread(self.inventory.numa.nodes)
+        specs, groups = self.spread(self.inventory.numa.nodes)
         if not specs:
             return []
         everyone = [cpu for cpus in groups for cpu in cpus]
@@ -123,7 +125,7 @@ class _Planner(Layout):
         found = []
         for socket, ids in packages.items() if len(packages) > 1 else ():
             own = [node for node in self.inventory.numa.nodes if node.id in ids]
-            specs, groups = self._spread(own)
+            specs, groups = self.spread(own)
             if len(specs) > 1:
                 everyone = [cpu for cpus in groups for cpu in cpus]
                 name = f"read.socket{socket}"
@@ -141,25 +143,6 @@ class _Planner(Layout):
                     )
                 )
         return found
-
-    def _spread(self, nodes: Sequence[NumaNode]) -> tuple[list[Spec], list[list[int]]]:
-        """(pools, of each the CPUs that read it): every core of these nodes has a part of the same size in the
-        memory nearest to it."""
-        readers: dict[int, list[int]] = {}
-        for node in nodes:
-            nearest = self.nearest(node)
-            if nearest is not None and self.cpus_of[node.id]:
-                readers.setdefault(nearest, []).extend(self.cpus_of[node.id])
-        threads = sum(map(len, readers.values()))
-        part = 0
-        for cpus in readers.values():
-            least = sets.working_set(self.inventory.cpu, cpus)
-            part = max(part, sets.round_up(-(-least // len(cpus)), sets.HUGE_PAGE))
-            if self.requested:
-                part = max(part, sets.round_up(-(-self.requested // threads), sets.HUGE_PAGE))
-        found = {node.id: node for node in self.targets}
-        specs = [self.spec(found[node], part * len(cpus), cpus) for node, cpus in readers.items()]
-        return specs, list(readers.values())
 
     def _sweep(self, node: NumaNode, spec: Spec) -> list[Case]:
         """More and more threads of a node on its own memory: one per core first, then SMT siblings.
@@ -279,7 +262,7 @@ class _Planner(Layout):
         fixed = rounds * (sum(setups) + WORKER_SECONDS * len(first)) + sum(
             one.seconds * one.rounds for one in residency
         )
-        share = (0.8 * self.profile.seconds - fixed) / max(1, rounds * len(reads))
+        share = (SHARE * self.profile.seconds - fixed) / max(1, rounds * len(reads))
         most = min(10.0, max(1.0, self.profile.seconds / 45))
         seconds = min(most, max(0.4, share))
         timed = [

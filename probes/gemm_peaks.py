@@ -1,0 +1,74 @@
+"""Arithmetic on registers alone: the roof that no product exceeds, and how many instructions a cycle it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from k3gate import metrics
+from k3gate.errors import ProbeError
+from k3gate.probes import _native, bandwidth, gemm_kernels, pools, sharing
+from k3gate.probing.contract import Context, SampleToken
+from k3gate.records import Case, Metric, Proof, Scalar
+from k3gate.units import quantity, significant
+
+SAMPLE_SECONDS = 0.05
+MOST_PER_CYCLE = {"amx_int8": 1 / 16, "amx_bf16": 1 / 16}
+"""A tile product takes the unit 16 cycles (Intel, optimization reference manual, on AMX)."""
+ISSUED_PER_CYCLE = 4
+"""More vector instructions a cycle than any core begins."""
+TOLERANCE = 1.1
+"""Of a clock that is taken right after, and that other tenants of a core may lower for a moment."""
+
+
+def measure(case: Case, context: Context) -> Iterator[Metric]:
+    """FLOP/s of a loop of independent instructions, the clock right after it, and their quotient."""
+    path, kind = str(case.parameters["path"]), str(case.parameters["type"])
+    found = [one for one in gemm_kernels.peaks([path]) if one["type"] == kind]
+    if not found:
+        raise ProbeError(f"this build has no loop of {path} on {kind}")
+    [peak] = found
+    cpus = [cpu for group in case.parameters["readers"] for cpu in group]
+    team = sharing.team(context, cpus)
+    watch = pools.PinWatch(team)
+    turns = 100_000
+    region = _native.gemm_peak(team, path, kind, turns)
+    context.setup(region.seconds)
+    while region.seconds < SAMPLE_SECONDS / 4:
+        turns *= 4
+        region = _native.gemm_peak(team, path, kind, turns)
+        context.setup(region.seconds)
+    turns = max(1, round(turns * 1.2 * SAMPLE_SECONDS / region.seconds))
+    samples: list[SampleToken] = []
+    clocks: list[float] = []
+    spent = 0.0
+    while len(samples) < 2 or spent + region.seconds <= context.seconds:
+        region = _native.gemm_peak(team, path, kind, turns)
+        clocks.append(min(team.clocks()))
+        context.heartbeat("computing")
+        watch.see(region)
+        rate = len(cpus) * turns * float(peak["flops_per_turn"]) / region.seconds
+        samples.append(context.sample(rate, region.seconds))
+        spent += region.seconds
+    labels: dict[str, Scalar] = {
+        **case.labels,
+        "flops_per_instruction": float(peak["flops_per_instruction"]),
+    }
+    proofs = [watch.proof()]
+    per_cycle = None
+    # Of the slowest core, and of the best moment: whatever else ran meanwhile makes a clock look lower.
+    clock = max(clocks)
+    if clock > 0:
+        per_cycle = bandwidth.median_rate(samples) / len(cpus) / float(peak["flops_per_instruction"]) / clock
+        proofs.append(_ceiling(path, per_cycle, clock))
+    state, reason = sharing.state_of(proofs)
+    yield context.metric(metrics.KERNEL_PEAK, samples, labels, proofs, state, reason)
+    if per_cycle is not None:
+        # Not labels of the rate: they differ from round to round.
+        yield context.metric(metrics.CORE_CLOCK, [context.sample(clock, 0.0)], dict(case.labels))
+        yield context.metric(metrics.KERNEL_PER_CYCLE, [context.sample(per_cycle, 0.0)], labels)
+
+
+def _ceiling(path: str, per_cycle: float, clock: float) -> Proof:
+    most = MOST_PER_CYCLE.get(path, ISSUED_PER_CYCLE)
+    detail = f"{significant(per_cycle)} instructions a cycle at {quantity(clock, 'Hz')}, of at most {significant(most)}"
+    return Proof("ceiling", per_cycle <= most * TOLERANCE, detail)

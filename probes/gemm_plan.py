@@ -1,0 +1,355 @@
+"""The cases of the GEMM probe: pure, from the inventory, a budget and what this CPU can run.
+
+Every path is a group of its own, so that an instruction which a CPU turns out to lack costs that path alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from attrs import frozen
+
+from k3gate.model import k3
+from k3gate.probes import working_sets as sets
+from k3gate.probes.gemm_kernels import Path, Variant, fastest_expected
+from k3gate.probes.layout import READ_RATE, WORKER_SECONDS, Layout, Spec, sizes
+from k3gate.probing.contract import Planned
+from k3gate.records import Case, Inventory, LeftOut, Profile, Scalar, State
+from k3gate.units import count, cpu_list
+
+SHARE = 0.25
+"""Of a profile's seconds, beside what the memory probe takes."""
+TOKENS = (1, 2, 4, 8, 16, 64, 256)
+SHORT_TOKENS = (1, 4, 16, 64, 256)
+ENDS = (1, 256)
+"""Where a kernel is bound by memory, and where by arithmetic."""
+MOST_ROWS = 4096
+"""Of a matrix, a thread works on so many rows at most, as where engines share its rows out."""
+FILL_RATE = 0.5e9
+"""B/s at which a pool is filled with packed weights, taken for planning."""
+FLOP_RATES: Mapping[str, float] = MappingProxyType(
+    {
+        "amx_int8": 3e11,
+        "amx_bf16": 1.5e11,
+        "avx512_vnni": 1e11,
+        "avx512_bf16": 5e10,
+        "avx512": 3e10,
+        "avx_vnni": 5e10,
+        "avx2": 2e10,
+        "generic": 1.5e9,
+    }
+)
+"""FLOP/s of a core, taken for planning, on the low side of what was seen."""
+SAMPLES = 3
+SAMPLE_SECONDS = 0.05
+PROOF_SECONDS = 0.1
+CHECK_SECONDS = 4e-8
+"""Of recomputing what was timed, for each thread, token and column of depth, in each of the rows that are taken."""
+
+
+@frozen
+class Shape:
+    """A matrix of Kimi K3, [rows, depth]: what it is called, and the formats in which it is multiplied here."""
+
+    key: str
+    title: str
+    rows: int
+    depth: int
+    formats: tuple[str, ...]
+
+    @property
+    def item_rows(self) -> int:
+        """Rows of what one thread multiplies at a time: the largest even share below `MOST_ROWS`."""
+        parts = -(-self.rows // MOST_ROWS)
+        while self.rows % parts or self.rows // parts % 32:
+            parts += 1
+        return self.rows // parts
+
+
+_HEADS = k3.HEADS * k3.HEAD_DIM
+_TRUNK = ("bf16", "int8")
+SHAPES = (
+    Shape("expert_up", "gate or up of an expert", k3.EXPERT_INTERMEDIATE, k3.EXPERT_WIDTH, ("mxfp4", "int8")),
+    Shape("attention_in", "the trunk's projections to the heads", _HEADS, k3.HIDDEN, _TRUNK),
+    Shape("expert_down", "down of an expert", k3.EXPERT_WIDTH, k3.EXPERT_INTERMEDIATE, ("mxfp4",)),
+    Shape("attention_out", "the trunk's projection back", k3.HIDDEN, _HEADS, _TRUNK),
+    Shape("latent_in", "the projection to the experts' width", k3.EXPERT_WIDTH, k3.HIDDEN, _TRUNK),
+    Shape("latent_out", "the projection from the experts' width", k3.HIDDEN, k3.EXPERT_WIDTH, _TRUNK),
+    Shape("head", "the head of the vocabulary", k3.VOCABULARY, k3.HIDDEN, _TRUNK),
+)
+"""Most important first."""
+SHORT_SHAPES = (("expert_up", "mxfp4"), ("attention_in", "bf16"))
+BYTES_OF_WEIGHT: Mapping[str, float] = MappingProxyType({"mxfp4": 0.53125, "int8": 1.0, "bf16": 2.0})
+
+
+def plan(
+    probe: str,
+    inventory: Inventory,
+    profile: Profile,
+    paths: Sequence[Path],
+    variants: Sequence[Variant],
+    peaks: Sequence[Mapping[str, str]],
+) -> Planned:
+    """Cases, most important first, and what is left out.
+
+    `paths`: all of this build, with what the CPU and its kernel say; `variants`, `peaks`: those that may be used.
+    """
+    return _Planner(probe, inventory, profile, paths, variants, peaks).planned()
+
+
+class _Planner(Layout):
+    def __init__(
+        self,
+        probe: str,
+        inventory: Inventory,
+        profile: Profile,
+        paths: Sequence[Path],
+        variants: Sequence[Variant],
+        peaks: Sequence[Mapping[str, str]],
+    ) -> None:
+        super().__init__(probe, inventory, profile, None)
+        # What a node without memory costs is told by the memory probe.
+        self.left_out = []
+        self.paths, self.variants, self.peaks = paths, variants, peaks
+        self.long = profile.seconds >= 600
+        self.goal = 0.5 if self.long else 0.15
+        self.rounds = 5 if self.long else 3
+
+    def planned(self) -> Planned:
+        if self.profile.seconds < 60:
+            reason = "the shortest profile measures bandwidth alone; --profile quick multiplies too"
+            return Planned((), (LeftOut(self.probe, "*", reason),))
+        specs, readers = self.spread(self.inventory.numa.nodes)
+        if not specs:
+            reason = "no CPU that may be used has memory that may be used"
+            return Planned((), (LeftOut(self.probe, "*", reason),))
+        tokens = TOKENS if self.long else SHORT_TOKENS
+        core = [specs[0] | {"bytes": self._core_bytes(readers[0][0]), "touch": readers[0][:1]}]
+        found = [self._expert("machine", specs, readers, tokens)]
+        found += self._peaks(readers)
+        for shape in SHAPES:
+            for kind in shape.formats:
+                if self.long or (shape.key, kind) in SHORT_SHAPES:
+                    found += self._product("machine", shape, kind, specs, readers, tokens)
+        if self.long:
+            found.append(self._expert("core", core, [readers[0][:1]], tokens))
+            found += self._by_path(core, readers[0][0])
+        else:
+            reason = "a short profile multiplies two of K3's matrices; --profile standard takes all of them"
+            self.left_out.append(LeftOut(self.probe, "product.*", reason))
+            reason = "a short profile takes the best instruction set; --profile standard takes each"
+            self.left_out.append(LeftOut(self.probe, "isa.*", reason))
+        return Planned(tuple(self._timed([*self.fitting(found), *self._absent()])), tuple(self.left_out))
+
+    # --- cases ---
+
+    def _core_bytes(self, cpu: int) -> int:
+        return sets.working_set(self.inventory.cpu, [cpu], self.requested)
+
+    def _expert(
+        self, scope: str, specs: Sequence[Spec], readers: Sequence[Sequence[int]], tokens: Sequence[int]
+    ) -> Case:
+        """The whole block of routed experts: gate, up, SiTU, down."""
+        shape = Shape("expert", "whole routed experts", k3.EXPERT_INTERMEDIATE, k3.EXPERT_WIDTH, ("mxfp4",))
+        paths = self._paths("mxfp4", tokens)
+        return self._case(f"expert.{scope}", f"expert.{scope}", scope, shape, "mxfp4", specs, readers, paths)
+
+    def _product(
+        self,
+        scope: str,
+        shape: Shape,
+        kind: str,
+        specs: Sequence[Spec],
+        readers: Sequence[Sequence[int]],
+        tokens: Sequence[int],
+    ) -> list[Case]:
+        name = f"product.{shape.key}.{kind}.{scope}"
+        return [self._case(name, name, scope, shape, kind, specs, readers, self._paths(kind, tokens))]
+
+    def _paths(self, kind: str, tokens: Sequence[int]) -> dict[int, str]:
+        return {each: fastest_expected(self.variants, kind, each).path for each in tokens}
+
+    def _by_path(self, specs: Sequence[Spec], cpu: int) -> list[Case]:
+        """The same product by each instruction set, one core, at both ends."""
+        shape = SHAPES[0]
+        return [
+            self._case(
+                f"isa.{variant.format}.{variant.path}",
+                variant.path,
+                "isa",
+                shape,
+                variant.format,
+                specs,
+                [[cpu]],
+                dict.fromkeys(ENDS, variant.path),
+            )
+            for variant in self.variants
+        ]
+
+    def _case(
+        self,
+        name: str,
+        group: str,
+        scope: str,
+        shape: Shape,
+        kind: str,
+        specs: Sequence[Spec],
+        readers: Sequence[Sequence[int]],
+        paths: Mapping[int, str],
+    ) -> Case:
+        cpus = [cpu for each in readers for cpu in each]
+        total, reserved = sizes(specs)
+        labels = self._labels(scope, specs, cpus) | {
+            "pool_bytes": total,
+            "cache_bytes": sets.cache_bytes(self.inventory.cpu, cpus),
+            "shape": shape.key,
+            "rows": shape.rows,
+            "depth": shape.depth,
+            "format": kind,
+        }
+        parameters = {
+            "kind": "expert" if shape.key == "expert" else "product",
+            "rows": shape.rows if shape.key == "expert" else shape.item_rows,
+            "tokens": list(paths),
+            "paths": list(paths.values()),
+            "pools": [dict(spec) for spec in specs],
+            "readers": [list(each) for each in readers],
+            "reserved_bytes": reserved,
+            "level_2_bytes": sets.level_2_bytes(self.inventory.cpu, cpus),
+        }
+        who = f"CPU {cpus[0]}" if len(cpus) == 1 else f"{len(cpus)} threads, CPUs {cpu_list(cpus)}"
+        verb = "multiplies" if len(cpus) == 1 else "multiply"
+        some = ", ".join(str(each) for each in paths)
+        title = f"{who} {verb} {shape.title}, {kind.upper()}, with {some} tokens by "
+        title += " and ".join(dict.fromkeys(paths.values()))
+        return Case(self.probe, name, title, group, parameters, 0.0, total - reserved, labels=labels)
+
+    def _labels(self, scope: str, specs: Sequence[Spec], cpus: Sequence[int]) -> dict[str, Scalar]:
+        alone = scope != "machine"
+        node = specs[0]["node"] if specs else None
+        return {
+            "scope": scope,
+            "cpu_node": node if alone else None,
+            "memory_node": node if alone else None,
+            "placement": "local" if alone else "spread",
+            "threads": len(cpus),
+        }
+
+    def _peaks(self, readers: Sequence[Sequence[int]]) -> list[Case]:
+        """What the units of a core, and of all cores, do on registers: the roof of arithmetic.
+
+        A short profile asks all cores at once only for the paths that its products take.
+        """
+        everyone = [cpu for each in readers for cpu in each]
+        node = self._node_of(everyone[0])
+        taken = {path for kind in BYTES_OF_WEIGHT for path in self._paths(kind, SHORT_TOKENS).values()}
+        found = []
+        for peak in self.peaks:
+            path, kind = peak["path"], peak["type"]
+            whole = [("machine", everyone)] if self.long or path in taken else []
+            for scope, cpus in (*whole, ("core", everyone[:1])):
+                labels: dict[str, Scalar] = {
+                    "scope": scope,
+                    "cpu_node": node if scope == "core" else None,
+                    "threads": len(cpus),
+                    "path": path,
+                    "type": kind,
+                }
+                who = "one core" if scope == "core" else count(len(cpus), "core")
+                title = f"Arithmetic of {path} on {kind}, {who}, registers alone"
+                parameters = {
+                    "kind": "peak",
+                    "path": path,
+                    "type": kind,
+                    "pools": [],
+                    "readers": [list(cpus)],
+                }
+                found.append(
+                    Case(
+                        self.probe,
+                        f"peak.{scope}.{path}.{kind}",
+                        title,
+                        path,
+                        parameters,
+                        0.0,
+                        0,
+                        labels=labels,
+                    )
+                )
+        return found
+
+    def _node_of(self, cpu: int) -> int | None:
+        return next((node.id for node in self.inventory.numa.nodes if cpu in node.cpus), None)
+
+    def _absent(self) -> list[Case]:
+        """What this CPU or its kernel has not got, so that a run says so."""
+        return [
+            Case(
+                self.probe,
+                f"peak.{path.name}",
+                f"Arithmetic of {path.name}",
+                path.name,
+                {"kind": "absent", "path": path.name, "pools": [], "readers": []},
+                0.0,
+                0,
+                labels={"path": path.name},
+            )
+            for path in self.paths
+            if path.state is not State.OK
+        ]
+
+    # --- time ---
+
+    def _timed(self, cases: Sequence[Case]) -> list[Case]:
+        """Cases with their seconds. A group's set-up stands in the first case that needs it."""
+        built: set[tuple[str, object]] = set()
+        found = []
+        for case in cases:
+            key = (case.group, case.labels.get("format"))
+            setup, timed = self._seconds(case, builds=key not in built)
+            if case.parameters["pools"]:
+                built.add(key)
+            rounds = 1 if case.parameters["kind"] == "absent" else self.rounds
+            found.append(_with_seconds(case, setup, timed, rounds))
+        return found
+
+    def _seconds(self, case: Case, *, builds: bool) -> tuple[float, float]:
+        """(set-up, timed) of a round."""
+        kind, parameters = case.parameters["kind"], case.parameters
+        if kind == "absent":
+            return 0.05, 0.0
+        if kind == "peak":
+            return 0.05, max(0.1, self.goal)
+        setup = WORKER_SECONDS
+        if builds:
+            setup += max(spec["bytes"] for spec in parameters["pools"]) / FILL_RATE
+        threads = int(case.labels["threads"] or 1)
+        depth, matrices = int(case.labels["depth"] or 1), 3 if kind == "expert" else 1
+        timed = 0.0
+        for tokens, path in zip(parameters["tokens"], parameters["paths"], strict=True):
+            weights = matrices * parameters["rows"] * depth
+            size = weights * BYTES_OF_WEIGHT[str(case.labels["format"])]
+            call = max(size / READ_RATE, 2 * weights * tokens / FLOP_RATES[path])
+            setup += PROOF_SECONDS + 2 * call
+            setup += CHECK_SECONDS * threads * tokens * depth * rows_checked(threads) / 64
+            timed += max(self.goal, SAMPLES * max(SAMPLE_SECONDS, call))
+        return setup, timed
+
+
+def rows_checked(threads: int) -> int:
+    """Rows of each thread's output that are recomputed after it was timed: 64 in all, and some of each."""
+    return max(4, -(-64 // threads))
+
+
+def _with_seconds(case: Case, setup: float, timed: float, rounds: int) -> Case:
+    import attrs
+
+    seconds = setup + timed
+    return attrs.evolve(
+        case,
+        seconds=seconds,
+        setup_seconds=setup,
+        rounds=rounds,
+        time_limit_s=max(60.0, 10 * seconds),
+    )

@@ -1,0 +1,221 @@
+"""Products and whole experts, timed over weights that rotate through memory, each proven before and after."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
+from typing import Any, TypeVar
+
+from attrs import frozen
+
+from k3gate import metrics
+from k3gate.errors import ProbeError
+from k3gate.probes import _native, bandwidth, gemm_kernels, pools, sharing
+from k3gate.probes.gemm_plan import SAMPLE_SECONDS, SAMPLES, rows_checked
+from k3gate.probing.contract import Context, SampleToken
+from k3gate.records import Case, Metric, MetricDeclaration, Proof, Scalar, State
+from k3gate.units import exact_bytes
+
+T = TypeVar("T")
+HEARTBEAT_SECONDS = 2.0
+PROVEN_WIDTH, PROVEN_INNER = 512, 256
+"""Of the expert that is proven: the same code at every size, and float64 takes its time."""
+
+
+@frozen
+class _Bench:
+    """The trials of a case, one for each pool, and the trial of each thread."""
+
+    trials: list[Any]
+    filled: list[pools.FilledPool]
+    of_thread: list[Any]
+
+    def close(self) -> None:
+        for one in self.filled:
+            one.close()
+
+
+def measure(case: Case, context: Context) -> Iterator[Metric]:
+    """Two rates for each number of tokens: of weights, and of arithmetic.
+
+    `parameters`: kind (product or expert), rows of what a thread multiplies at a time, tokens and the path of each,
+    pools, of each pool the CPUs that multiply from it, and the bytes of the level-2 caches below the last level.
+    """
+    parameters = case.parameters
+    readers: list[list[int]] = [list(cpus) for cpus in parameters["readers"]]
+    team = sharing.team(context, [cpu for group in readers for cpu in group])
+    bench = _bench(case, context, readers)
+    before = pools.placement(bench.filled)
+    page, page_proof = pools.page_size(bench.filled)
+    proofs = [
+        before,
+        page_proof,
+        sharing.working_set(
+            sum(pool.bytes for pool in bench.filled),
+            size if isinstance(size := case.labels["cache_bytes"], int) else None,
+            parameters["level_2_bytes"],
+        ),
+    ]
+    points = list(zip(parameters["tokens"], parameters["paths"], strict=True))
+    for tokens, path in points:
+        yield from _point(
+            case, context, team, bench, tokens, path, proofs, page, context.seconds / len(points)
+        )
+
+
+def _bench(case: Case, context: Context, readers: Sequence[Sequence[int]]) -> _Bench:
+    """Pools filled with packed weights: built once per worker and kept for the cases of its group."""
+    parameters, labels = case.parameters, case.labels
+    specs = parameters["pools"]
+    variant = gemm_kernels.Variant(str(labels["format"]), str(parameters["paths"][0]), "")
+    expert = parameters["kind"] == "expert"
+
+    def fill(spec: dict[str, Any]) -> Any:
+        node = -1 if spec["bind"] is None else int(spec["bind"])
+        return variant.trial(
+            expert,
+            parameters["rows"],
+            int(labels["depth"] or 0),
+            spec["bytes"],
+            spec["pages"],
+            secrets.randbits(32),
+            node,
+        )
+
+    def build() -> _Bench:
+        pools.check_available(
+            sum(spec["bytes"] for spec in specs if not spec["pages"].startswith(pools.RESERVED))
+        )
+        try:
+            trials = _patiently(context, "packing weights", [partial(fill, spec) for spec in specs])
+        except (OSError, MemoryError) as error:
+            size = exact_bytes(sum(spec["bytes"] for spec in specs))
+            raise ProbeError(f"no memory for {size} of weights: {error}") from error
+        filled = [
+            pools.FilledPool(trial.pool, spec["bind"], spec["pages"], 0, trial.bind_error)
+            for trial, spec in zip(trials, specs, strict=True)
+        ]
+        pairs = zip(trials, readers, strict=True)
+        return _Bench(trials, filled, [trial for trial, cpus in pairs for _ in cpus])
+
+    key = f"weights:{labels['format']}:{parameters['kind']}:{parameters['rows']}:{labels['depth']}"
+    return context.share(key, build, _Bench.close)
+
+
+def _patiently(context: Context, note: str, work: Sequence[Callable[[], T]]) -> list[T]:
+    """What each gives, side by side; the parent hears of this worker meanwhile."""
+    with ThreadPoolExecutor(len(work)) as threads:
+        open_: set[Future[T]] = set()
+        futures = [threads.submit(each) for each in work]
+        open_ = set(futures)
+        while open_:
+            _, open_ = wait(open_, HEARTBEAT_SECONDS)
+            context.heartbeat(note)
+        return [future.result() for future in futures]
+
+
+def _point(
+    case: Case,
+    context: Context,
+    team: Any,
+    bench: _Bench,
+    tokens: int,
+    path: str,
+    proofs: Sequence[Proof],
+    page: int | None,
+    seconds: float,
+) -> Iterator[Metric]:
+    """One number of tokens: the proof, the timed calls, and the proof of what they left."""
+    kind = str(case.labels["format"])
+    variant = next(one for one in gemm_kernels.variants([path]) if one.format == kind)
+    labels: dict[str, Scalar] = {
+        **case.labels,
+        "tokens": tokens,
+        "path": path,
+        "activations": variant.activations,
+        "page_size": page,
+    }
+    expert = case.parameters["kind"] == "expert"
+    declared = (metrics.KERNEL_EXPERT if expert else metrics.KERNEL_WEIGHTS, metrics.KERNEL_FLOPS)
+    seed = secrets.randbits(32)
+    begun = time.monotonic()
+    [reference] = _patiently(
+        context, "comparing with float64", [partial(_prove, case, variant, tokens, seed)]
+    )
+    context.setup(time.monotonic() - begun)
+    if reference.ok is not True:
+        yield from _withheld(context, declared, labels, [*proofs, reference])
+        return
+    watch = pools.PinWatch(team)
+    for trial in bench.trials:
+        trial.use(kind, path)
+    counted, samples = _timed(context, team, bench, tokens, watch, seconds)
+    begun = time.monotonic()
+    rows = rows_checked(len(bench.of_thread))
+    checked = _patiently(
+        context,
+        "computing timed rows again",
+        [partial(gemm_kernels.recomputed, trial, seed, rows) for trial in bench.trials],
+    )
+    context.setup(time.monotonic() - begun)
+    wrong = next((one for one in checked if one.ok is not True), checked[0])
+    all_ = [*proofs, reference, wrong, watch.proof()]
+    if wrong.ok is not True:
+        yield from _withheld(context, declared, labels, all_)
+        return
+    rate = bandwidth.median_rate(samples)
+    all_ += bandwidth.ceiling(rate, context.inventory, labels)
+    state, reason = sharing.state_of(all_)
+    yield context.metric(declared[0], samples, labels, all_, state, reason)
+    # The same regions, counted in operations: their time is booked once.
+    flops = [SampleToken(one.value * counted, one.start_s, one.timed_seconds) for one in samples]
+    yield context.metric(declared[1], flops, labels, all_, state, reason)
+
+
+def _prove(case: Case, variant: gemm_kernels.Variant, tokens: int, seed: int) -> Proof:
+    if case.parameters["kind"] == "expert":
+        return gemm_kernels.prove_expert(variant, tokens, PROVEN_WIDTH, PROVEN_INNER, seed)
+    return gemm_kernels.prove(variant, tokens, int(case.labels["depth"] or 0), seed)
+
+
+def _withheld(
+    context: Context,
+    declared: Sequence[MetricDeclaration],
+    labels: dict[str, Scalar],
+    proofs: Sequence[Proof],
+) -> Iterator[Metric]:
+    """No speed of what computes wrongly."""
+    reason = "; ".join(f"{one.name}: {one.detail}" for one in proofs if one.ok is False)
+    for declaration in declared:
+        yield context.metric(declaration, [], labels, proofs, State.FAILED, f"withheld: {reason}")
+
+
+def _timed(
+    context: Context, team: Any, bench: _Bench, tokens: int, watch: pools.PinWatch, seconds: float
+) -> tuple[float, list[SampleToken]]:
+    """(operations for each byte of weights, rates of weights in B/s) of timed regions until the time is used."""
+
+    def run(calls: int) -> Any:
+        return _native.gemm_run_together(team, bench.of_thread, tokens, calls)
+
+    [first, *_] = bench.trials
+    begun = time.monotonic()
+    region, calls = run(1), 1
+    while region.seconds < SAMPLE_SECONDS / 4:
+        calls *= 4
+        region = run(calls)
+    calls = max(1, round(calls * 1.2 * SAMPLE_SECONDS / region.seconds))
+    context.setup(time.monotonic() - begun)
+    samples: list[SampleToken] = []
+    spent = 0.0
+    while len(samples) < SAMPLES or spent + region.seconds <= seconds:
+        region = run(calls)
+        context.heartbeat("multiplying")
+        watch.see(region)
+        size = sum(thread.bytes for thread in region.threads)
+        samples.append(context.sample(size / region.seconds, region.seconds))
+        spent += region.seconds
+    return first.flops_per_item(tokens) / first.bytes_per_item, samples
