@@ -24,7 +24,7 @@ from k3gate.tables import Table
 SHIPPED = Path(__file__).parent / "data" / "criteria.toml"
 
 RULES = (
-    *("bare_metal", "population", "speed", "placement", "residency"),
+    *("bare_metal", "population", "speed", "placement", "residency", "kernel_reference"),
     *("evidence", "licence", "conversion", "steps"),
 )
 """What is no bound, by name; `k3gate.gate.rules` and `modules` have the code of each."""
@@ -36,7 +36,10 @@ CONVERTED_PARTS = ("routed_experts", "trunk")
 """What of a converted file has a bound of its own."""
 CELL_LABELS = ("cpu_node", "memory_node")
 """Labels over which the worst can be taken; the inventory says which values must be there."""
-PROOFS = ("placement", "page_size", "pinned", "checksum", "working_set")
+PROOFS = (
+    *("placement", "page_size", "pinned", "checksum", "working_set"),
+    *("kernel_reference", "timed_output"),
+)
 
 _KEYS = (
     *("id", "step", "claim", "metric", "where", "over", "relative_to", "min", "max", "rule", "subject"),
