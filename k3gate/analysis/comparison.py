@@ -23,7 +23,7 @@ from k3gate.host import volatile
 from k3gate.metrics import RESIDENCY_BYTES, RESIDENCY_RATE
 from k3gate.probing.outcomes import evidence
 from k3gate.probing.statistics import round_medians
-from k3gate.records import Better, Interval, Labels, Metric, RunRecord, RunStatus, State
+from k3gate.records import Better, Interval, Labels, Metric, RunRecord, RunStatus, Scalar, State
 from k3gate.topology import nodes_of_packages
 from k3gate.units import significant
 
@@ -275,16 +275,18 @@ def _is_exact(metric: Metric) -> bool:
     return declaration is not None and declaration.exact
 
 
-def _keyed(record: RunRecord) -> dict[tuple[str, str, str, int], Metric]:
-    """Metrics by probe, case, name and their place among equals: labels such as threads differ by machine."""
-    keyed: dict[tuple[str, str, str, int], Metric] = {}
+def _keyed(record: RunRecord) -> dict[tuple[str, str, str, str], Metric]:
+    """Metrics by probe, case, name, tokens and their place among equals: labels such as threads differ by machine, and
+    profiles take other numbers of tokens."""
+    keyed: dict[tuple[str, str, str, str], Metric] = {}
     for outcome in record.outcomes:
         if outcome.probe in _CIRCUMSTANCES:
             continue
-        seen: dict[str, int] = defaultdict(int)
+        seen: dict[tuple[str, Scalar], int] = defaultdict(int)
         for metric in evidence(outcome):
-            keyed[(outcome.probe, outcome.case, metric.name, seen[metric.name])] = metric
-            seen[metric.name] += 1
+            point = (metric.name, metric.labels.get("tokens"))
+            keyed[(outcome.probe, outcome.case, metric.name, f"{point[1]} {seen[point]}")] = metric
+            seen[point] += 1
     return keyed
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from attrs import frozen
 
-from k3gate.metrics import EXPERT_READ, MEMORY_READ
+from k3gate.metrics import EXPERT_READ, KERNEL_EXPERT, MEMORY_READ
 from k3gate.probing.outcomes import evidence
 from k3gate.records import Interval, Metric, Outcome, RunRecord, State
 from k3gate.units import significant
@@ -115,9 +115,14 @@ def _expert_reads(record: RunRecord) -> _Reading:
     return _machine(record, EXPERT_READ.name, "experts.machine", what)
 
 
-def _machine(record: RunRecord, name: str, case: str, what: str) -> _Reading:
+def _expert_kernels(record: RunRecord) -> _Reading:
+    what = "each multiplying whole MXFP4 experts of its own node with one token"
+    return _machine(record, KERNEL_EXPERT.name, "expert.machine", what, tokens=1)
+
+
+def _machine(record: RunRecord, name: str, case: str, what: str, **labels: object) -> _Reading:
     """The reading of the whole machine by a metric, or why there is none."""
-    found = find_metric(record, name, scope="machine")
+    found = find_metric(record, name, scope="machine", **labels)
     if found is None:
         left = (one.reason for one in record.run.left_out if one.case == case)
         reason = next(
@@ -143,7 +148,7 @@ _RUNGS: tuple[tuple[str, str, Callable[[RunRecord], _Reading]], ...] = (
     ("paper", "Paper", _paper),
     ("read", "Measured read", _read),
     ("expert_reads", "Expert-sized reads", _expert_reads),
-    ("expert_kernels", "Expert kernels", _not_measured("K3's own matrix shapes from MXFP4 weights")),
+    ("expert_kernels", "Expert kernels", _expert_kernels),
     ("replay", "Decode replay", _not_measured("a miniature K3, token by token")),
     ("runtime", "Running runtime", _not_measured("the model itself, served by a runtime")),
 )
