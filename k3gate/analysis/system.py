@@ -35,7 +35,8 @@ ENGINES = ("general", "tuned")
 libxsmm's K3 engine with a rank per NUMA domain, or ik_llama.cpp on one socket."""
 PRECISIONS: Mapping[str, float | None] = {"native": None, "q8_0": 8.5}
 """Bits of a parameter by name; native: as the model stores it."""
-KV_BYTES = {"bf16": 1.0, "fp8": 0.5}
+KV_BYTES: Mapping[str, float] = {"bf16": 1.0, "q8_0": 8.5 / 16, "fp8": 0.5}
+"""Bytes of a cached value over those in BF16, by type; `q8_0` has an FP16 scale for each 32 (llama.cpp's -ctk)."""
 
 
 @frozen
