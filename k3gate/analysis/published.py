@@ -197,14 +197,16 @@ _DENIED = re.compile(
     r"\b(?:not|no|non|without)[ -](?:an? )?"
     r"(?:aggregated?|speculative|speculation|drafts?|mtp|eagle|storage-bound|streamed|communication)\b"
 )
+_OTHER_FIGURE = re.compile(r"\b\d+(?:\.\d+)?(?:-\d+)? with (?:an? )?(?:drafts?|mtp|eagle)\b")
+_CACHED = re.compile(r"\b9\d(?:\.\d+)?% cache hit\b")
 _SEVERAL_TOKENS = re.compile(r"\b(?:speculative|speculation|drafts?|mtp|eagle|medusa|lookahead)\b")
 _SEVERAL_MACHINES = re.compile(r"\b(?:[2-9]|[1-9]\d{1,3}) (?:nodes|machines|servers)\b|\binfiniband\b")
 
 
 def exception(row: Row) -> str | None:
     """Why a row cannot test the predictor, or None: decode, batch 1, a CPU, a bandwidth, memory-bound."""
-    # What a note says is not there must not count as there.
-    words = _DENIED.sub("", f"{row.notes}; {row.quant}; {row.runtime}".lower())
+    # What a note says is not there, or tells of another figure than the row's, must not count as there.
+    words = _OTHER_FIGURE.sub("", _DENIED.sub("", f"{row.notes}; {row.quant}; {row.runtime}".lower()))
     if row.decode is None:
         return "no decode rate"
     if "aggregate" in words or (row.batch or 1) > 1:
@@ -213,7 +215,7 @@ def exception(row: Row) -> str | None:
         return "the batch is not stated"
     if _SEVERAL_TOKENS.search(words):
         return "speculative decoding: several tokens a step"
-    if "storage-bound" in words or "streamed" in words:
+    if "storage-bound" in words or ("streamed" in words and not _CACHED.search(words)):
         return "storage-bound: experts come from drives"
     if "communication" in words:
         return "dominated by communication, as its notes say"
