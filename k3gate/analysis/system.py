@@ -122,6 +122,11 @@ class Precision:
     kv: str = "bf16"
     trunk_stated: bool = False
 
+    @property
+    def stated(self) -> bool:
+        """Whether the file says how weights are stored."""
+        return self.experts is not None or self.trunk_stated
+
 
 @frozen
 class HotSet:
@@ -296,5 +301,5 @@ CLAIM_KINDS: Mapping[str, ClaimKind] = {
 PREMISES = (
     *("active_parameters_billion", "total_parameters_billion", "bits_per_parameter", "bytes_per_token_gb"),
     *("bandwidth_gb_per_s", "weights_gb", "memory_gb", "layers", "experts_bits", "trunk_bits", "channels"),
-    *("machine", "machine_gb_per_s", "tier", "batch", "context"),
+    *("machine", "machine_gb_per_s", "tier", "batch", "context", "kv"),
 )

@@ -428,6 +428,8 @@ def _claims(top: Table) -> tuple[Claim, ...]:
                 premises.text(key)
             elif key == "tier":
                 premises.choice(key, TIERS)
+            elif key == "kv":
+                premises.choice(key, tuple(KV_BYTES))
             elif key in ("batch", "context"):
                 premises.integer(key, 1, 65_536 if key == "batch" else 1 << 40)
             else:
