@@ -8,7 +8,7 @@ from attrs import evolve, frozen
 
 from k3gate import units
 from k3gate.analysis.estimate import Estimate
-from k3gate.analysis.system import GB, HotSet, coverage
+from k3gate.analysis.system import GB, TIER_TITLES, HotSet, coverage
 
 _SPEEDS = (
     *(1866, 2133, 2400, 2666, 2933, 3200),
@@ -103,11 +103,12 @@ def _trunk(base: Estimate) -> Iterator[Change]:
 def _without_gpus(base: Estimate) -> str:
     """What memory would be left to read; how fast cannot be told of GPUs that nobody named."""
     read = [part.bytes for part in base.decode.parts if part.what == "routed experts"]
-    rate = base.decode.rate(base.layout.placement.experts or "dram")
+    tier = base.layout.placement.experts or "dram"
+    rate = base.decode.rate(tier)
     if not read or read[0] is None or rate is None or not rate.bytes_per_s:
         return "the file names no GPU"
     return (
-        f"the file names no GPU; {read[0] / GB:,.2f} GB a token would be left to DRAM, at most "
+        f"the file names no GPU; {read[0] / GB:,.2f} GB a token would be left to {TIER_TITLES[tier]}, at most "
         f"{units.significant(rate.bytes_per_s / read[0], 2)} tokens/s before the GPUs' own time"
     )
 

@@ -29,9 +29,9 @@ def decode(case: Case) -> None:
             part = (
                 ""
                 if claim.low > ceiling or claim.low == claim.high
-                else f"; {claim.low:g} alone is not above it"
+                else f"; {claim.low:,.10g} alone is not above it"
             )
-            case.say(f"{line}; {claim.high:g} tokens/s are above it{part}", ABOVE)
+            case.say(f"{line}; {claim.high:,.10g} tokens/s are above it{part}", ABOVE)
         else:
             case.say(f"{line}; {_share(case, ceiling)}", UNTESTABLE if foreign else CONSISTENT)
     expected = own.expected
@@ -65,10 +65,10 @@ def _share(case: Case, ceiling: float) -> str:
             kind = {"paper": "paper", "measured": "measured read"}.get(rate.basis, "measured read")
             moved = claim.high * size / own.demand.batch
             return (
-                f"{claim.high:g} tokens/s x {size / GB:,.2f} GB = {moved / GB:,.1f} GB/s, "
+                f"{claim.high:,.10g} tokens/s x {size / GB:,.2f} GB = {moved / GB:,.1f} GB/s, "
                 f"{moved / rate.bytes_per_s:.1%} of the {kind} rate, {rate.bytes_per_s / GB:,.1f} GB/s"
             )
-    return f"{claim.high:g} tokens/s are {claim.high / ceiling:.0%} of it"
+    return f"{claim.high:,.10g} tokens/s are {claim.high / ceiling:.0%} of it"
 
 
 def _own_arithmetic(case: Case) -> None:
@@ -79,18 +79,18 @@ def _own_arithmetic(case: Case) -> None:
         return
     if active is not None and bits is not None:
         read = active * bits / 8
-        told = f"{active:g} B x {bits:g} bits / 8 = {read:,.1f} GB"
+        told = f"({active:,.10g} B x {bits:,.10g} bits / 8 = {read:,.1f} GB)"
     elif size is not None:
-        read, told = size, f"{size:g} GB"
+        read, told = size, f"{size:,.10g} GB"
     else:
         return
-    case.say(f"by its own premises: {rate:g} GB/s / ({told}) = {units.significant(rate / read)} tokens/s")
+    case.say(f"by its own premises: {rate:,.10g} GB/s / {told} = {units.significant(rate / read)} tokens/s")
     weights = [p.bytes for p in case.own.decode.parts if is_weights(p) and p.tier == "dram"]
     known = [value for value in weights if value is not None]
     if weights and len(known) == len(weights) and size is None:
         total = sum(known) / GB
         case.say(
-            f"by the facts: {rate:g} GB/s / {total:,.2f} GB of weights = {units.significant(rate / total, 2)} "
+            f"by the facts: {rate:,.10g} GB/s / {total:,.2f} GB of weights = {units.significant(rate / total, 2)} "
             "tokens/s at most"
         )
 
@@ -140,11 +140,11 @@ def prefill(case: Case) -> None:
     if found.ceiling is None:
         case.say("the ceiling is not known", UNTESTABLE)
     elif claim.high > found.ceiling:
-        part = "" if claim.low > found.ceiling else f"; {claim.low:g} alone is not"
-        case.say(f"{claim.high:g} tokens/s are above {units.significant(found.ceiling)}{part}", ABOVE)
+        part = "" if claim.low > found.ceiling else f"; {claim.low:,.10g} alone is not"
+        case.say(f"{claim.high:,.10g} tokens/s are above {units.significant(found.ceiling)}{part}", ABOVE)
         _pass_needed(case)
     else:
-        case.say(f"{claim.high:g} tokens/s are below {units.significant(found.ceiling)}", CONSISTENT)
+        case.say(f"{claim.high:,.10g} tokens/s are below {units.significant(found.ceiling)}", CONSISTENT)
 
 
 def _pass_needed(case: Case) -> None:
@@ -155,7 +155,7 @@ def _pass_needed(case: Case) -> None:
         return
     case.say(
         f"all experts over PCIe take {routed / GB:,.0f} GB / {pcie / GB:,.1f} GB/s = {routed / pcie:,.0f} s, so that "
-        f"{case.claim.low:g} tokens/s need a pass of {case.claim.low * routed / pcie:,.0f} tokens"
+        f"{case.claim.low:,.10g} tokens/s need a pass of {case.claim.low * routed / pcie:,.0f} tokens"
     )
 
 

@@ -110,8 +110,8 @@ def accelerators(case: Case) -> None:
     room = gpu.bytes - own.system.reserve.gpu_workspace
     need = math.ceil((weights + cache) / room)
     case.say(
-        f"({weights / GB:,.1f} GB of weights + {cache / GB:,.1f} GB of cache) / ({gpu.bytes / GB:,.0f} GB of "
-        f"{gpu.model} less workspace) = {need} hold all of it",
+        f"({weights / GB:,.1f} GB of weights + {cache / GB:,.1f} GB of cache) / {room / GB:,.1f} GB = {need} hold all "
+        f"of it ({gpu.model}: {gpu.bytes / GB:,.1f} GB less {(gpu.bytes - room) / GB:,.1f} GB of workspace)",
         FALSE if case.claim.low > need else ABOVE if case.claim.high < need else CONSISTENT,
     )
 

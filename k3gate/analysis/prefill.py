@@ -169,7 +169,7 @@ def _on_cpu(system: System, layout: Layout, rates: Mapping[str, Rate], work: _Pa
     if layout.placement.trunk != "gpu":
         seconds += 2 * trunk * batch / flops
         terms.append(f"{batch:,} x 2 x {trunk / 1e9:.1f} G of the trunk / {flops / 1e12:,.1f} TFLOP/s")
-    parts = {"trunk": trunk if layout.placement.trunk == "gpu" else 0, "hot experts": work.hot}
+    parts = {"the trunk": trunk if layout.placement.trunk == "gpu" else 0, "hot experts": work.hot}
     for what, parameters in parts.items():
         more, said = gpu_flops(system)
         if parameters and more is None:

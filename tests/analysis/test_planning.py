@@ -743,3 +743,14 @@ def test_a_hot_set_is_loaded_once(plan: Any) -> None:
     hot = plan(HOT_PREFILL + "[hot_experts]\nper_layer = 100")
     assert hot.load.seconds == cold.seconds == pytest.approx((1_560_860_324_864 - 894_717_952) / 10e9)
     assert hot.estimate.layout.tier("gpu").need > TRUNK + 100 * 92 * 17_547_264
+
+
+def test_words_of_a_plan_are_of_this_machine(example: Any) -> None:
+    """Experts in persistent memory stay there, one GPU reads not "all at once", thousands have their commas."""
+    pmem = example("xeon-pmem200")
+    note = next(change.note for change in pmem.changes if change.key == "trunk_on_gpus")
+    assert "18.23 GB a token would be left to persistent memory" in note
+    assert example("expert-offload-node").estimate.decode.rate("gpu").detail == "1 x 1,792 GB/s"
+    assert "1,400 tokens/s are above 289" in said(example("sp3-24x64"), "prefill")
+    told = said(example("cluster-64"), "accelerators")
+    assert "/ 139.9 GB = 12 hold all of it (H200 SXM 141 GB: 141.0 GB less 1.1 GB of workspace)" in told
