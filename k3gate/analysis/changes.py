@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from attrs import evolve, frozen
 
 from k3gate import units
+from k3gate.analysis.ceilings import PAPER
 from k3gate.analysis.estimate import Estimate
 from k3gate.analysis.system import GB, TIER_TITLES, HotSet, coverage
 
@@ -32,10 +33,21 @@ class Change:
 def changes(base: Estimate) -> tuple[Change, ...]:
     """The changes that make sense for this machine; those that would change nothing are left out."""
     return tuple(
-        change
+        _on_paper(base, change)
         for change in (*_memory(base), *_trunk(base), *_socket(base), *_hot(base))
         if change.after is None or change.note or _differs(base, change.after)
     )
+
+
+def _on_paper(base: Estimate, change: Change) -> Change:
+    """The change, with a note where a measured rate gave way to paper, since both are then compared."""
+    if change.after is None:
+        return change
+    before, after = base.decode.rate("dram"), change.after.decode.rate("dram")
+    if before is None or after is None or before.basis == PAPER or after.basis != PAPER:
+        return change
+    told = "DRAM at its paper rate, since what was measured is not of this memory"
+    return evolve(change, note=f"{change.note}; {told}" if change.note else told)
 
 
 def _differs(before: Estimate, after: Estimate) -> bool:

@@ -29,7 +29,8 @@ class PrefillPath:
 @frozen
 class Prefill:
     """The ways there are. `ceiling`: of all at once, since experts can be shared out, but never above what the memory
-    that holds the experts gives them all; None where a way is unknown. `arithmetic`: which of the two it is."""
+    that holds the experts gives them all, nor what the GPUs compute for them all; None where a way is unknown.
+    `arithmetic`: which of these it is."""
 
     batch: int
     paths: tuple[PrefillPath, ...]
@@ -68,13 +69,19 @@ def _ways(system: System, layout: Layout, rates: Mapping[str, Rate], work: _Pass
         paths.append(_on_gpu(system, layout, rates, work))
     together = total([path.ceiling for path in paths])
     if together is None:
-        return Prefill(work.batch, tuple(paths), None, "not known, since a way is not")
-    shared, told = _shared_memory(layout, rates, work)
-    if len(paths) > 1 and shared is not None and shared < together:
-        return Prefill(work.batch, tuple(paths), shared, told)
+        return Prefill(work.batch, tuple(paths), None, "one of the ways is not known")
+    if len(paths) < 2:
+        return Prefill(work.batch, tuple(paths), together, paths[0].name)
     summed = " + ".join(units.significant(path.ceiling or 0.0) for path in paths)
-    told = f"all ways at once: {summed} tokens/s" if len(paths) > 1 else paths[0].name
-    return Prefill(work.batch, tuple(paths), together, told)
+    bounds = [(together, f"all ways at once: {summed} tokens/s")]
+    # What all ways read or compute in the same place bounds them together.
+    bounds += [
+        (most, told)
+        for most, told in (_shared_memory(layout, rates, work), _shared_gpus(system, layout, work))
+        if most is not None
+    ]
+    most, told = min(bounds)
+    return Prefill(work.batch, tuple(paths), most, told)
 
 
 def _passes(system: System, sizes: ModelSizes) -> list[_Pass]:
@@ -110,6 +117,18 @@ def _shared_memory(layout: Layout, rates: Mapping[str, Rate], work: _Pass) -> tu
     return work.batch * rate / read, (
         f"all ways read the experts from {TIER_TITLES[tier]}: {work.batch:,} tokens / ({read / GB:,.0f} GB of "
         f"experts a pass / {rate / GB:,.1f} GB/s){work.told}"
+    )
+
+
+def _shared_gpus(system: System, layout: Layout, work: _Pass) -> tuple[float | None, str]:
+    """Tokens/s at which the GPUs compute what every token needs of them whichever way it takes, and the arithmetic."""
+    flops, told = gpu_flops(system)
+    on_gpu = work.hot + ((work.trunk or 0) if layout.placement.trunk == "gpu" else 0)
+    if flops is None or not on_gpu:
+        return None, told
+    return flops / (2 * on_gpu), (
+        f"all ways compute {on_gpu / 1e9:.1f} G parameters of every token on the GPUs: {told} / "
+        f"(2 x {on_gpu / 1e9:.1f} G operations){work.told}"
     )
 
 

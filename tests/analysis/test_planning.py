@@ -651,6 +651,8 @@ source = "us" """
     assert after["fill_channels"].decode.rate("dram").bytes_per_s == 8 * 3200e6 * 8
     assert after["second_socket"].decode.rate("dram").bytes_per_s == 8 * 3200e6 * 8
     assert after["trunk_q8_0"].decode.rate("dram").bytes_per_s == 80e9, "the same memory"
+    notes = {change.key: change.note for change in made.changes}
+    assert "DRAM at its paper rate" in notes["fill_channels"] and not notes["trunk_q8_0"]
 
 
 def test_copies_in_dram_are_read_once_and_the_gpus_share_too(plan: Any) -> None:
@@ -736,6 +738,15 @@ def test_a_prefill_ceiling_with_a_hot_set_that_nobody_measured_is_above_any_hit_
     ]
     assert ceilings[0] == pytest.approx(max(ceilings))
     assert ceilings[1] < ceilings[2] < ceilings[3]
+
+
+def test_ways_of_prefill_share_the_gpus_that_hold_the_trunk_and_all_experts(plan: Any) -> None:
+    """All reads hit: whichever way a token takes, the GPUs compute all of it, once."""
+    text = HOT_PREFILL.replace("count = 8", "count = 16")
+    found = plan(text + "[hot_experts]\nper_layer = 896\ncurve = [[896, 1.0]]").estimate.prefill
+    used = k3.ACTIVE_PARAMETERS - 163_840 * k3.HIDDEN
+    assert found.ceiling == pytest.approx(16 * 900e12 / (2 * used))
+    assert "all ways compute 103.0 G parameters of every token on the GPUs" in found.arithmetic
 
 
 def test_a_hot_set_is_loaded_once(plan: Any) -> None:
