@@ -122,3 +122,10 @@ def test_the_printed_plan_holds_every_word(tmp_path: Path) -> None:
             float(y) for y in re.findall(r'yMax="([\d.]+)">', content) if float(y) < 842 - 18 / 25.4 * 72
         )
         assert low > 842 / 3, f"page {number} is under a third full"
+
+
+def test_an_option_is_not_broken_after_its_hyphens() -> None:
+    from k3gate.reports.page import coded
+
+    told = coded("call `k3gate run --profile quick` <now>")
+    assert 'k3gate run <span class="nw">--profile</span> quick</code>' in told and "<now>" not in told
