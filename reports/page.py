@@ -159,10 +159,19 @@ def coded(text: str | None) -> Markup:
     if len(parts) % 2 == 0:
         return Markup(escape("`".join(parts)))
     pieces = [
-        Markup("<code>{}</code>").format(part) if place % 2 else escape(part)
+        Markup("<code>{}</code>").format(_options_whole(part)) if place % 2 else escape(part)
         for place, part in enumerate(parts)
     ]
     return Markup("").join(pieces)
+
+
+def _options_whole(command: str) -> Markup:
+    """A command escaped, its options kept from being broken after their hyphens."""
+    pieces = re.split(r"((?<!\S)-[\w-]+)", command)
+    return Markup("").join(
+        Markup('<span class="nw">{}</span>').format(piece) if place % 2 else escape(piece)
+        for place, piece in enumerate(pieces)
+    )
 
 
 def footer(text: str) -> str:

@@ -323,7 +323,7 @@ def _extra_rate(system: System, tier: str, times: str) -> tuple[float | None, st
     extras = [extra for extra in system.extras if extra.kind == tier]
     if not extras or any(extra.bytes_per_s is None for extra in extras):
         return None, f"the rate of {TIER_TITLES[tier]} is not stated"
-    return system.nodes * sum(extra.bytes_per_s or 0 for extra in extras), f"{times}as stated"
+    return system.nodes * sum(extra.bytes_per_s or 0 for extra in extras), f"{times}as the file states"
 
 
 def _gpu_rate(system: System, times: str) -> tuple[float | None, str]:
@@ -333,10 +333,11 @@ def _gpu_rate(system: System, times: str) -> tuple[float | None, str]:
     if any(gpu.bytes_per_s is None for gpu in gpus):
         return None, "the memory rate of the GPUs is not stated"
     told = " + ".join(f"{gpu.count} x {(gpu.bytes_per_s or 0) / GB:,.0f} GB/s" for gpu in gpus)
+    several = system.gpu_count * system.nodes > 1
     if system.gpu_split == "tensor":
         rate = system.nodes * sum(gpu.count * (gpu.bytes_per_s or 0) for gpu in gpus)
-        return rate, f"{times}{told}, all reading at once"
+        return rate, f"{times}{told}{', all reading at once' if several else ''}"
     # Layers one after the other: a byte is read at the rate of the GPU that holds it.
     held = sum(gpu.count * gpu.bytes for gpu in gpus)
     time = sum(gpu.count * gpu.bytes / (gpu.bytes_per_s or 1) for gpu in gpus)
-    return held / time, f"{told}, one after the other"
+    return held / time, f"{told}{', one after the other' if several else ''}"

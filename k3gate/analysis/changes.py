@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from attrs import evolve, frozen
 
 from k3gate import units
+from k3gate.analysis.ceilings import PAPER
 from k3gate.analysis.estimate import Estimate
-from k3gate.analysis.system import GB, HotSet, coverage
+from k3gate.analysis.system import GB, TIER_TITLES, HotSet, coverage
 
 _SPEEDS = (
     *(1866, 2133, 2400, 2666, 2933, 3200),
@@ -32,10 +33,21 @@ class Change:
 def changes(base: Estimate) -> tuple[Change, ...]:
     """The changes that make sense for this machine; those that would change nothing are left out."""
     return tuple(
-        change
+        _on_paper(base, change)
         for change in (*_memory(base), *_trunk(base), *_socket(base), *_hot(base))
         if change.after is None or change.note or _differs(base, change.after)
     )
+
+
+def _on_paper(base: Estimate, change: Change) -> Change:
+    """The change, with a note where a measured rate gave way to paper, since both are then compared."""
+    if change.after is None:
+        return change
+    before, after = base.decode.rate("dram"), change.after.decode.rate("dram")
+    if before is None or after is None or before.basis == PAPER or after.basis != PAPER:
+        return change
+    told = "DRAM at its paper rate, since what was measured is not of this memory"
+    return evolve(change, note=f"{change.note}; {told}" if change.note else told)
 
 
 def _differs(before: Estimate, after: Estimate) -> bool:
@@ -103,11 +115,12 @@ def _trunk(base: Estimate) -> Iterator[Change]:
 def _without_gpus(base: Estimate) -> str:
     """What memory would be left to read; how fast cannot be told of GPUs that nobody named."""
     read = [part.bytes for part in base.decode.parts if part.what == "routed experts"]
-    rate = base.decode.rate(base.layout.placement.experts or "dram")
+    tier = base.layout.placement.experts or "dram"
+    rate = base.decode.rate(tier)
     if not read or read[0] is None or rate is None or not rate.bytes_per_s:
         return "the file names no GPU"
     return (
-        f"the file names no GPU; {read[0] / GB:,.2f} GB a token would be left to DRAM, at most "
+        f"the file names no GPU; {read[0] / GB:,.2f} GB a token would be left to {TIER_TITLES[tier]}, at most "
         f"{units.significant(rate.bytes_per_s / read[0], 2)} tokens/s before the GPUs' own time"
     )
 

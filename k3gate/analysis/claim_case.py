@@ -77,14 +77,14 @@ def under_premises(claim: Claim, base: Estimate) -> Estimate:
     if batch is not None:
         demand = evolve(demand, batch=int(batch), sequences=max(demand.sequences, int(batch)))
     experts, trunk = (premises.get(f"{key}_bits") for key in ("experts", "trunk"))
-    precision = system.precision
-    if experts is not None or trunk is not None:
-        precision = evolve(
-            precision,
-            experts=precision.experts if experts is None else float(experts),
-            trunk=precision.trunk if trunk is None else float(trunk),
-        )
-        system = evolve(system, precision=precision)
+    stated = system.precision
+    precision = evolve(
+        stated,
+        experts=stated.experts if experts is None else float(experts),
+        trunk=stated.trunk if trunk is None else float(trunk),
+        kv=premises.get("kv", stated.kv),
+    )
+    system = evolve(system, precision=precision)
     if demand == base.demand and system == base.system:
         return base
     return base.altered(system, demand)

@@ -8,6 +8,7 @@ from attrs import frozen
 
 from k3gate.analysis.ceilings import paper_rate
 from k3gate.analysis.estimate import Estimate
+from k3gate.analysis.layout import HOT_ITEM
 from k3gate.analysis.system import GB, System
 
 SECONDS_PER_YEAR = 365.25 * 86_400
@@ -65,9 +66,9 @@ def load(found: Estimate) -> Span:
     placed = found.layout.placement
     if placed.experts == "nvme":
         return Span(None, "experts stay on the drives: they are read as they are used")
-    # Copies lie in the memory of the CPUs alone, and are made of what was read once.
+    # Copies lie in the memory of the CPUs alone; they and hot experts are made of what was read once.
     size = sum(
-        tier.weights() // (found.layout.copies if tier.name in ("dram", "hbm") else 1)
+        tier.weights(HOT_ITEM) // (found.layout.copies if tier.name in ("dram", "hbm") else 1)
         for tier in found.layout.tiers
         if tier.name != "nvme"
     )

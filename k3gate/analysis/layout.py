@@ -68,9 +68,9 @@ class Tier:
         need = self.need
         return None if need is None or self.capacity is None else self.capacity - need
 
-    def weights(self) -> int:
-        """Bytes of weights alone."""
-        return sum(item.bytes or 0 for item in self.items if item.weights)
+    def weights(self, *but: str) -> int:
+        """Bytes of weights alone, without the items named."""
+        return sum(item.bytes or 0 for item in self.items if item.weights and item.what not in but)
 
 
 EXPERTS_ITEM, TRUNK_ITEM, EMBEDDING_ITEM = "routed experts", "trunk", "embedding table"

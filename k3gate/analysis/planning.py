@@ -174,7 +174,9 @@ def _limit(found: Estimate) -> tuple[tuple[str, ...], str]:
         return (), f"Not known: {why}."
     shares = found.expected.shares
     told = ", ".join(
-        f"{TIER_TITLES[tier]} {share:.0%}" for tier, share in sorted(shares.items(), key=lambda one: -one[1])
+        f"{TIER_TITLES[tier]} {share:.0%}"
+        for tier, share in sorted(shares.items(), key=lambda one: -one[1])
+        if share >= 0.005
     )
     kinds = dict.fromkeys(_BOUND.get(tier, "bandwidth-bound") for tier in tiers)
     named = " and ".join(TIER_TITLES[tier] for tier in tiers)
@@ -186,7 +188,7 @@ def _limit(found: Estimate) -> tuple[tuple[str, ...], str]:
 
 def _missing(run: str | None) -> tuple[str, ...]:
     measured = (
-        "measured bandwidth: rent the machine and call `k3gate run --profile standard`, then plan with --run"
+        "measured bandwidth: rent the machine and call `k3gate run --profile standard`, then plan with `--run`"
         if run is None
         else None
     )

@@ -34,12 +34,12 @@ def check_premises(case: Case) -> None:
                 why = _routed_alone(case, stated)
             elif key == "weights_gb":
                 why = f" GB, which are {sizes.bytes / GIB:,.1f} GiB"
-            case.say(f"premise {stated:g} {what}: {sizes.source} give {fact:,.1f}{why}", FALSE)
+            case.say(f"premise {stated:,.10g} {what}: {sizes.source} give {fact:,.1f}{why}", FALSE)
         else:
-            case.say(f"premise {stated:g} {what}: as {sizes.source} ({fact:,.1f})")
+            case.say(f"premise {stated:,.10g} {what}: as {sizes.source} ({fact:,.1f})")
     layers = case.premise("layers")
     if layers is not None and sizes.layers is not None and layers != sizes.layers:
-        case.say(f"premise {layers:g} layers: {sizes.source} give {sizes.layers}", FALSE)
+        case.say(f"premise {layers:,.10g} layers: {sizes.source} give {sizes.layers}", FALSE)
     _channels(case)
     _memory(case)
     context = case.premise("context")
@@ -80,9 +80,9 @@ def _channels(case: Case) -> None:
     if stated != own:
         memory = case.base.system.memory
         modules = f" ({memory.modules} modules)" if memory else ""
-        case.say(f"premise {stated:g} memory channels: {own} hold a module{modules}", FALSE)
+        case.say(f"premise {stated:,.10g} memory channels: {own} hold a module{modules}", FALSE)
     else:
-        case.say(f"premise {stated:g} memory channels: as planned")
+        case.say(f"premise {stated:,.10g} memory channels: as planned")
 
 
 def _memory(case: Case) -> None:
@@ -93,7 +93,7 @@ def _memory(case: Case) -> None:
     # Memory is sold in GiB and often written GB, so that either is meant.
     same = any(not off(stated, there / unit, 0.01) for unit in (GB, GIB))
     case.say(
-        f"premise {stated:g} GB of DRAM: planned are {there / GB:,.1f} GB = {there / GIB:,.0f} GiB",
+        f"premise {stated:,.10g} GB of DRAM: planned are {there / GB:,.1f} GB = {there / GIB:,.0f} GiB",
         None if same else FALSE,
     )
 
@@ -132,7 +132,7 @@ def _bandwidth_premise(case: Case) -> None:
 
 def hold_bandwidth(case: Case, low: float, high: float, verdict: str, lead: str) -> None:
     paper, detail = paper_rate(case.base.system, "dram")
-    told = f"{low / GB:g}" if low == high else f"{low / GB:g} to {high / GB:g}"
+    told = f"{low / GB:,.10g}" if low == high else f"{low / GB:,.10g} to {high / GB:,.10g}"
     if paper is None:
         case.say(f"{lead}{told} GB/s of DRAM: {detail}", None if lead else UNTESTABLE)
     elif high > paper * 1.001:
@@ -157,7 +157,7 @@ def _bytes_premise(case: Case) -> None:
 def hold_bytes(case: Case, stated: float, lead: str) -> None:
     """Whether so few bytes a token can be had by a placement that fits, and what each of the others reads."""
     ways = trunk_ways(case.own)
-    need = f"{lead}{stated / GB:g} GB read for a token"
+    need = f"{lead}{stated / GB:,.10g} GB read for a token"
     if not ways:
         case.say(f"{need}: the file names neither DRAM nor GPUs to read from", UNTESTABLE)
         return
@@ -172,7 +172,7 @@ def hold_bytes(case: Case, stated: float, lead: str) -> None:
             lines.append(_gpu_line(way.title, own))
         elif rate and weights and own.layout.placement.experts == "dram":
             lines.append(
-                f"{way.title}: {weights / GB:,.2f} GB of weights are read from DRAM for a token, and {rate:g} GB/s "
+                f"{way.title}: {weights / GB:,.2f} GB of weights are read from DRAM for a token, and {rate:,.10g} GB/s "
                 f"gives at most {units.significant(rate * GB / weights, 2)} tokens/s"
             )
         if weights and stated >= weights * (1 - CLOSE) and own.layout.fits:

@@ -35,7 +35,8 @@ ENGINES = ("general", "tuned")
 libxsmm's K3 engine with a rank per NUMA domain, or ik_llama.cpp on one socket."""
 PRECISIONS: Mapping[str, float | None] = {"native": None, "q8_0": 8.5}
 """Bits of a parameter by name; native: as the model stores it."""
-KV_BYTES = {"bf16": 1.0, "fp8": 0.5}
+KV_BYTES: Mapping[str, float] = {"bf16": 1.0, "q8_0": 8.5 / 16, "fp8": 0.5}
+"""Bytes of a cached value over those in BF16, by type; `q8_0` has an FP16 scale for each 32 (llama.cpp's -ctk)."""
 
 
 @frozen
@@ -120,6 +121,11 @@ class Precision:
     trunk: float | None = None
     kv: str = "bf16"
     trunk_stated: bool = False
+
+    @property
+    def stated(self) -> bool:
+        """Whether the file says how weights are stored."""
+        return self.experts is not None or self.trunk_stated
 
 
 @frozen
@@ -295,5 +301,5 @@ CLAIM_KINDS: Mapping[str, ClaimKind] = {
 PREMISES = (
     *("active_parameters_billion", "total_parameters_billion", "bits_per_parameter", "bytes_per_token_gb"),
     *("bandwidth_gb_per_s", "weights_gb", "memory_gb", "layers", "experts_bits", "trunk_bits", "channels"),
-    *("machine", "machine_gb_per_s", "tier", "batch", "context"),
+    *("machine", "machine_gb_per_s", "tier", "batch", "context", "kv"),
 )

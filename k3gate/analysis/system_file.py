@@ -5,66 +5,34 @@ Keys carry the unit in which people state them (`module_gib`, `gb_per_s`, `mts`)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
+from k3gate.analysis import system_claims, system_model, system_parts
 from k3gate.analysis.system import (
-    CLAIM_KINDS,
     ENGINES,
     GB,
     GIB,
     ISAS,
     KV_BYTES,
     PRECISIONS,
-    PREMISES,
     TIERS,
-    Claim,
-    Extra,
-    Gpu,
     HotSet,
     Measured,
-    MemoryModules,
-    Override,
     Placement,
     Precision,
     Prices,
     Reserve,
-    Storage,
     System,
 )
+from k3gate.analysis.system_parts import count
 from k3gate.documents import digest
-from k3gate.model.sizes import ROLES, Group, ModelSizes
 from k3gate.tables import Table, parse
 
 _TOP = (
-    *(
-        "name",
-        "notes",
-        "nodes",
-        "board",
-        "cpu",
-        "memory",
-        "gpu",
-        "tier",
-        "storage",
-        "network",
-        "line",
-        "runtime",
-    ),
-    *(
-        "placement",
-        "precision",
-        "hot_experts",
-        "reserve",
-        "prices",
-        "power",
-        "measured",
-        "model",
-        "claims",
-        "sources",
-    ),
+    *("name", "notes", "nodes", "board", "cpu", "memory", "gpu", "tier", "storage", "network", "line"),
+    *("runtime", "placement", "precision", "hot_experts", "reserve", "prices", "power", "measured", "model"),
+    *("claims", "sources"),
 )
-_CLAIM = ("kind", "value", "low", "high", "source", "premises")
 
 
 def read(text: str, name: str) -> System:
@@ -80,9 +48,9 @@ def of_table(text: str, data: dict[str, Any], name: str) -> System:
     line = top.table("line", ("gbit_per_s",))
     runtime = top.table("runtime", ("name", "engine", "replicate_per_node", "prefill_batch", "gpu_split"))
     power = top.table("power", ("other_watts",))
-    model_path, model, overrides = _model(top)
+    model_path, model, overrides = system_model.model(top)
     hot, curve = _hot(top)
-    memory, sockets = _memory(top), _count(cpu, "sockets", 64)
+    memory, sockets = system_parts.memory(top), count(cpu, "sockets", 64)
     if memory and sockets and memory.channels and (memory.populated or 0) > memory.channels * sockets:
         raise top.refuse(
             "memory",
@@ -101,18 +69,18 @@ def of_table(text: str, data: dict[str, Any], name: str) -> System:
         board=top.optional_text("board"),
         cpu_model=cpu.optional_text("model"),
         sockets=sockets,
-        cores=_count(cpu, "cores", 1024),
+        cores=count(cpu, "cores", 1024),
         numa_nodes=cpu.integer("numa_nodes", 1, 64, 1),
         hertz=hertz and hertz * 1e9,
         isa=cpu.choice("isa", tuple(ISAS)) if "isa" in cpu.data else None,
         cpu_watts=cpu.positive("watts"),
         memory=memory,
-        gpus=tuple(_gpu(one) for one in _tables(top, "gpu", _GPU)),
+        gpus=system_parts.gpus(top),
         gpu_split=runtime.choice("gpu_split", ("tensor", "layer"))
         if "gpu_split" in runtime.data
         else "tensor",
-        extras=tuple(_extra(one) for one in _tables(top, "tier", _EXTRA)),
-        storage=_storage(top),
+        extras=system_parts.extras(top),
+        storage=system_parts.storage(top),
         network_bytes_per_s=rate and rate * GB,
         network_seconds=latency and latency * 1e-6,
         network_fabric=network.optional_text("fabric"),
@@ -132,117 +100,9 @@ def of_table(text: str, data: dict[str, Any], name: str) -> System:
         model_path=model_path,
         model=model,
         overrides=overrides,
-        claims=_claims(top),
+        claims=system_claims.claims(top),
         notes=_notes(top),
         sources=_sources(top),
-    )
-
-
-def _count(table: Table, key: str, most: int) -> int | None:
-    return table.integer(key, 1, most) if key in table.data else None
-
-
-def _tables(top: Table, key: str, known: Iterable[str]) -> list[Table]:
-    value = top.data.get(key, [])
-    if not isinstance(value, list):
-        raise top.refuse(key, f"must be a list of tables: write it as [[{key}]]")
-    return [Table(f"{top.place}, {key} {number}", one, known) for number, one in enumerate(value, 1)]
-
-
-def _size(table: Table, stem: str, *, required: bool) -> int | None:
-    """Bytes from `STEM_gib`, as memory is sold, or `STEM_gb`; both together contradict each other."""
-    gib, gb = f"{stem}_gib", f"{stem}_gb"
-    if gib in table.data and gb in table.data:
-        raise table.refuse(gb, f"and {gib} are both given; leave one out")
-    for key, factor in ((gib, GIB), (gb, GB)):
-        value = table.positive(key)
-        if value is not None:
-            return round(value * factor)
-    if required:
-        raise table.refuse(gib, "is missing; add it")
-    return None
-
-
-def _memory(top: Table) -> MemoryModules | None:
-    if "memory" not in top.data:
-        return None
-    known = ("type", "modules", "module_gib", "module_gb", "mts", "rated_mts", "channels", "slots")
-    table = top.table("memory", (*known, "populated_channels", "part", "watts_per_module"))
-    modules = table.integer("modules", 1, 4096)
-    slots, channels = _count(table, "slots", 4096), _count(table, "channels", 64)
-    populated = _count(table, "populated_channels", 4096)
-    if slots is not None and modules > slots:
-        raise table.refuse("modules", f"{modules} do not fit on {slots} slots; correct one of them")
-    if populated is not None and populated > modules:
-        raise table.refuse(
-            "populated_channels", f"{populated} are more than {modules} modules; correct one of them"
-        )
-    size = _size(table, "module", required=True)
-    assert size is not None
-    mts, rated = _count(table, "mts", 100_000), _count(table, "rated_mts", 100_000)
-    if mts is not None and rated is not None and mts > rated:
-        raise table.refuse("mts", f"{mts} are above rated_mts, {rated}; correct one of them")
-    return MemoryModules(
-        modules=modules,
-        module_bytes=size,
-        mts=mts,
-        type=table.optional_text("type"),
-        channels=channels,
-        slots=slots,
-        populated=populated,
-        part=table.optional_text("part"),
-        rated_mts=rated,
-        watts=table.positive("watts_per_module"),
-    )
-
-
-_GPU = ("model", "count", "memory_gib", "memory_gb", "gb_per_s", "tflops", "pcie_gb_per_s", "watts")
-_EXTRA = ("kind", "modules", "module_gib", "module_gb", "gib", "gb", "gb_per_s", "detail")
-
-
-def _gpu(table: Table) -> Gpu:
-    size = _size(table, "memory", required=True)
-    assert size is not None
-    rate, flops, pcie = (table.positive(key) for key in ("gb_per_s", "tflops", "pcie_gb_per_s"))
-    return Gpu(
-        model=table.text("model"),
-        count=table.integer("count", 1, 1024, 1),
-        bytes=size,
-        bytes_per_s=rate and rate * GB,
-        flops=flops and flops * 1e12,
-        pcie_bytes_per_s=pcie and pcie * GB,
-        watts=table.positive("watts"),
-    )
-
-
-def _extra(table: Table) -> Extra:
-    kind = table.choice("kind", ("hbm", "pmem", "cxl"))
-    rate = table.positive("gb_per_s")
-    modules = _count(table, "modules", 1024)
-    size = _size(table, "module", required=modules is not None)
-    if modules is not None and size is not None:
-        total, detail = modules * size, f"{modules} x {size / GIB:g} GiB"
-    else:
-        gib, gb = table.positive("gib"), table.positive("gb")
-        if (gib is None) == (gb is None):
-            raise table.refuse("gib", "or gb must be given, one of them; add it")
-        total = round(gib * GIB if gib is not None else (gb or 0) * GB)
-        detail = f"{total / GIB:,.0f} GiB"
-    return Extra(kind, total, rate and rate * GB, table.optional_text("detail") or detail, modules)
-
-
-def _storage(top: Table) -> Storage | None:
-    if "storage" not in top.data:
-        return None
-    table = top.table("storage", ("model", "drives", "drive_gb", "drive_gib", "gb_per_s", "watts_per_drive"))
-    rate = table.positive("gb_per_s")
-    size = _size(table, "drive", required=False)
-    return Storage(
-        table.integer("drives", 1, 1024, 1),
-        size,
-        rate and rate * GB,
-        table.positive("watts_per_drive"),
-        table.optional_text("model"),
     )
 
 
@@ -298,7 +158,7 @@ def _hot(top: Table) -> tuple[HotSet | None, tuple[tuple[int, float], ...]]:
         if not (points[-1][1] if points else 0) <= one[1] <= 1:
             raise wrong
         points.append((one[0], float(one[1])))
-    number = _count(table, "per_layer", 1 << 20)
+    number = count(table, "per_layer", 1 << 20)
     if number is None and not points:
         raise table.refuse("per_layer", "is missing; add it, or a curve")
     return (None if number is None else HotSet(number, tuple(points))), tuple(points)
@@ -340,110 +200,6 @@ def _measured(top: Table) -> Measured:
     if any(rates.values()):
         return Measured(**rates, source=table.text("source"))
     return Measured(source=table.optional_text("source"))
-
-
-OVERRIDES = ("layers", "active_parameters", "total_parameters", "experts", "experts_per_token", "weights_gb")
-
-
-def _model(top: Table) -> tuple[str | None, ModelSizes | None, tuple[Override, ...]]:
-    table = top.table("model", ("path", "stated", *OVERRIDES))
-    path = table.optional_text("path")
-    overrides = tuple(Override(key, value) for key in OVERRIDES if (value := table.positive(key)) is not None)
-    if "stated" not in table.data:
-        return path, None, overrides
-    if path is not None:
-        raise table.refuse("stated", "and path are both given; leave one out")
-    return None, _stated(table.table("stated")), overrides
-
-
-def _stated(table: Table) -> ModelSizes:
-    """A model by hand: its groups with what they weigh, for what no facts are built in."""
-    known = (
-        "name",
-        "source",
-        "layers",
-        "experts",
-        "experts_per_token",
-        "kv_bytes_per_token",
-        "state_mb",
-        "group",
-    )
-    table = Table(table.place, table.data, (*known, "width", "context"))
-    groups = []
-    for one in _tables(table, "group", ("name", "role", "gb", "parameters_billion")):
-        parameters = one.positive("parameters_billion")
-        size = one.positive("gb")
-        if size is None:
-            raise one.refuse("gb", "is missing; add it")
-        groups.append(
-            Group(
-                one.text("name"),
-                one.choice("role", ROLES),
-                round(size * GB),
-                None if parameters is None else round(parameters * 1e9),
-            )
-        )
-    if not groups:
-        raise table.refuse("group", "is missing; add one [[model.stated.group]] at least")
-    layers, state = _count(table, "layers", 100_000), table.positive("state_mb")
-    width = _count(table, "width", 1 << 24)
-    experts, chosen = _count(table, "experts", 1 << 20), _count(table, "experts_per_token", 1 << 20)
-    if experts is not None and chosen is not None and chosen > experts:
-        raise table.refuse(
-            "experts_per_token", f"{chosen} are more than {experts} experts; correct one of them"
-        )
-    return ModelSizes(
-        name=table.text("name"),
-        source=table.text("source"),
-        groups=tuple(groups),
-        layers=layers,
-        expert_layers=layers,
-        experts=experts,
-        experts_per_token=chosen,
-        expert_width=width,
-        hidden=width,
-        kv_bytes_per_token=table.integer("kv_bytes_per_token", 0, 1 << 40, 0),
-        state_bytes=round(state * 1e6) if state else 0,
-        convolution_bytes=0,
-        max_context=_count(table, "context", 1 << 40),
-    )
-
-
-def _claims(top: Table) -> tuple[Claim, ...]:
-    table = top.table("claims")
-    found = []
-    for name in table.data:
-        one = table.table(name, _CLAIM)
-        kind = CLAIM_KINDS[one.choice("kind", tuple(CLAIM_KINDS))]
-        value, low, high = (one.positive(key) for key in ("value", "low", "high"))
-        if (value is None) == (low is None) or (low is None) != (high is None):
-            raise one.refuse("value", "must be given, or low and high instead; correct it")
-        low, high = (value, value) if value is not None else (low, high)
-        assert low is not None and high is not None
-        if low > high:
-            raise one.refuse("low", f"{low:g} is above high, {high:g}; swap them")
-        premises = one.table("premises", PREMISES)
-        for key in premises.data:
-            if key == "machine":
-                premises.text(key)
-            elif key == "tier":
-                premises.choice(key, TIERS)
-            elif key in ("batch", "context"):
-                premises.integer(key, 1, 65_536 if key == "batch" else 1 << 40)
-            else:
-                premises.positive(key)
-        found.append(
-            Claim(
-                name,
-                one.data["kind"],
-                low * kind.factor,
-                high * kind.factor,
-                one.text("source"),
-                dict(premises.data),
-                kind.unit,
-            )
-        )
-    return tuple(found)
 
 
 def _notes(top: Table) -> tuple[str, ...]:

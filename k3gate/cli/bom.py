@@ -16,7 +16,7 @@ from k3gate.cli.options import (
     target_option,
     word,
 )
-from k3gate.cli.output import check_output, write_output
+from k3gate.cli.output import check_kept, write_output
 
 if TYPE_CHECKING:
     from k3gate.harness.ordering import Checked
@@ -79,12 +79,12 @@ def freeze(
     from k3gate.store import open_store
 
     target_path = output or f"{Path(system).stem}.lock"
-    check_output(target_path)
+    check_kept(target_path)
     with open_store(store_location, create=False) as store:
         made = ordering.freeze(store, system, run, criteria=criteria, target=target)
     if made.lock is None:
         if as_json:
-            print_json({"lock": None, "verdict": made.verdict.value, "refusals": list(made.refusals)})
+            print_json(made.document())
         else:
             say("The order is not frozen:")
             for reason in made.refusals:
@@ -93,7 +93,7 @@ def freeze(
         return exit_code(made.verdict)
     write_output(target_path, pretty(made.lock))
     if as_json:
-        print_json({"lock": made.lock, "verdict": made.verdict.value, "refusals": []})
+        print_json(made.document())
     else:
         say(f"frozen: {Path(target_path).resolve()}")
         for name in ("bom", "criteria", "target", "run", "verdicts"):

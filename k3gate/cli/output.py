@@ -51,6 +51,14 @@ def check_output(path: str | None) -> None:
         raise refused(path, error) from error
 
 
+def check_kept(path: str) -> None:
+    """Raise `UsageError` where `path` is to be kept and is a stream or a device: what is written there is gone."""
+    kind = "a device" if path == os.devnull else None if stream_number(path) is None else "a stream"
+    if kind is not None:
+        raise UsageError(f"cannot write {shown_path(path)}: it is {kind}, which keeps nothing; name a file")
+    check_output(path)
+
+
 def emit(output: str | None, as_json: bool, document: object, text: str, render: Callable[[], str]) -> None:
     """What a command has to say: `text` or, with --json, `document`; to a file where `output` names one. A file that
     ends in .html gets the page that `render` draws, and the rest is printed all the same."""

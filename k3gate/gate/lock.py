@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from k3gate import units
 from k3gate.analysis.system import System
 from k3gate.documents import digest, plain
 from k3gate.errors import UsageError
@@ -15,7 +16,7 @@ from k3gate.gate import bom
 from k3gate.gate.bom import NOT_MEASURED, SAME, WORSE, Line
 from k3gate.records import Dimm, GateResult, Inventory, RunRecord, Verdict
 
-FORMAT = 1
+FORMAT = 2
 HOLDING = (Verdict.PASS, Verdict.WAIVED)
 
 
@@ -106,8 +107,8 @@ def _parts_read(held: Any, name: str) -> None:
     for dimm in (dimms or {}).values():
         if not isinstance(dimm, dict):
             raise wrong
-        numbers = [dimm.get(key) for key in ("bytes", "rated_mts", "configured_mts")]
-        texts = [dimm.get(key) for key in ("place", "part", "manufacturer")]
+        numbers = [dimm.get(key) for key in ("bytes", "rated_mts", "configured_mts", "rank", "width")]
+        texts = [dimm.get(key) for key in ("place", "part", "manufacturer", "type")]
         if not all(value is None or type(value) is int for value in numbers):
             raise wrong
         if not all(value is None or isinstance(value, str) for value in texts):
@@ -141,6 +142,9 @@ def parts(inventory: Inventory) -> dict[str, Any]:
             key: {
                 "place": dimm.locator or dimm.bank or "a slot without a name",
                 "bytes": dimm.bytes,
+                "type": dimm.memory_type,
+                "rank": dimm.rank,
+                "width": dimm.data_width,
                 "part": dimm.part_number,
                 "manufacturer": dimm.manufacturer,
                 "rated_mts": dimm.rated_mts,
@@ -205,10 +209,41 @@ def _dimms(then: Any, now: dict[str, Any] | None) -> Iterator[Line]:
             _told(old),
             _told(new),
             WORSE,
-            f"{place} was {_told(old)}, and is {_told(new)} now",
+            _changed(place, old, new),
         )
     if not changed:
         yield Line("parts.dimms", "modules as measured", f"{len(then)} slots", f"{len(now)} slots", SAME)
+
+
+_TITLES: Mapping[str, str] = {
+    "bytes": "size",
+    "type": "type",
+    "rank": "rank",
+    "width": "data width",
+    "part": "part number",
+    "manufacturer": "maker",
+    "rated_mts": "rated speed",
+    "configured_mts": "speed",
+}
+_UNITS = {"width": "bits", "rated_mts": "MT/s", "configured_mts": "MT/s"}
+
+
+def _changed(place: str, old: Any, new: Any) -> str:
+    """What of a module is another; where one of both is no module, what was there and what is."""
+    if not (isinstance(old, dict) and isinstance(new, dict) and old.get("bytes") and new.get("bytes")):
+        return f"{place} was {_told(old)}, and is {_told(new)} now"
+    told = [
+        f"{title} was {_value(key, old.get(key))}, and is {_value(key, new.get(key))} now"
+        for key, title in _TITLES.items()
+        if old.get(key) != new.get(key)
+    ]
+    return f"{place}: {'; '.join(told) or 'another place'}"
+
+
+def _value(key: str, value: Any) -> str:
+    if value is None:
+        return "unknown"
+    return units.gib(value) if key == "bytes" else f"{value} {_UNITS.get(key, '')}".rstrip()
 
 
 def _told(dimm: Any) -> str:
@@ -216,9 +251,11 @@ def _told(dimm: Any) -> str:
         return "not there"
     if not dimm.get("bytes"):
         return "empty"
-    size = f"{dimm['bytes'] / 2**30:g} GiB"
+    kind = dimm.get("type")
+    size = f"{dimm['bytes'] / 2**30:g} GiB{f' {kind}' if kind else ''}"
     speed = f"{dimm['configured_mts']} MT/s" if dimm.get("configured_mts") else "speed unknown"
-    return f"{size} {dimm.get('part') or 'part unknown'} at {speed}"
+    rank = f", rank {dimm['rank']}" if dimm.get("rank") else ""
+    return f"{size} {dimm.get('part') or 'part unknown'}{rank} at {speed}"
 
 
 def _compared(key: str, title: str, then: Any, now: Any) -> Line:

@@ -84,6 +84,10 @@ class Frozen:
     refusals: tuple[str, ...]
     verdict: Verdict
 
+    def document(self) -> dict[str, Any]:
+        """The JSON of `k3gate bom freeze --json`."""
+        return {"lock": self.lock, "verdict": self.verdict.value, "refusals": list(self.refusals)}
+
 
 def freeze(
     store: Store, place: str, reference: str, *, criteria: str | None = None, target: str | None = None

@@ -33,7 +33,7 @@ _DEEPSEEK_V3: dict[str, Any] = {
     "max_position_embeddings": 163840,
     "topk_method": "noaux_tc",
 }
-_KIMI_K2: dict[str, Any] = {
+KIMI_K2: dict[str, Any] = {
     **_DEEPSEEK_V3,
     "model_type": "kimi_k2",
     "first_k_dense_replace": 1,
@@ -53,7 +53,7 @@ def sizes_of(name: str) -> ModelSizes | None:
     if plain.startswith("kimi-k3"):
         return kimi_k3()
     if plain.startswith("kimi-k2"):
-        return of_config(_KIMI_K2, "config.json of Kimi K2")
+        return of_config(KIMI_K2, "config.json of Kimi K2")
     if plain.startswith(("deepseek-v3", "deepseek-r1")):
         return of_config(_DEEPSEEK_V3, "config.json of DeepSeek-V3")
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import statistics
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from k3gate.analysis import backtest, prediction, published
+from k3gate.analysis import backtest, prediction, published, quantizations
 from k3gate.errors import UsageError
 from k3gate.model.known import sizes_of
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "k3" / "published-results.csv"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 HEAD = ",".join(published.COLUMNS)
 
 
@@ -30,7 +32,7 @@ def row(made: backtest.Backtest, number: int) -> backtest.Tested:
 def test_four_of_five_results_lie_inside_and_intervals_are_no_wider_than_three(
     made: backtest.Backtest,
 ) -> None:
-    assert len(made.testable) == 15
+    assert len(made.testable) == 19
     assert made.hit_rate >= 0.8
     assert made.median_width <= 3
     assert made.good is True
@@ -44,19 +46,28 @@ def test_four_of_five_results_lie_inside_and_intervals_are_no_wider_than_three(
 
 def test_there_are_six_free_numbers_and_the_bands_are_the_fit_of_all_rows(made: backtest.Backtest) -> None:
     assert len(prediction.FREE_NUMBERS) == 6
-    band = prediction.BANDS["general"]
-    low, high = np.percentile([one.share for one in made.testable if one.engine == "general"], [10, 90])
-    assert made.fitted["general"] == pytest.approx(band)
-    assert band[0] <= low < band[0] + 0.05 and band[1] - 0.05 < high <= band[1]
-    wide, fitted = prediction.BANDS["tuned"], made.fitted["tuned"]
-    assert wide[0] <= fitted[0] and fitted[1] <= wide[1], "one machine cannot tell how machines differ"
+    for engine, band in prediction.BANDS.items():
+        shares = sorted(one.share for one in made.testable if one.engine == engine)
+        cut = len(shares) // 10
+        low, high = shares[cut], shares[-1 - cut]
+        assert made.fitted[engine] == pytest.approx(band)
+        assert band[0] <= low < band[0] + 0.05 and band[1] - 0.05 < high <= band[1]
+
+
+def test_a_fit_of_few_rows_holds_four_of_five_of_them(made: backtest.Backtest) -> None:
+    """Percentiles between the ranks would leave two of six rows outside, whatever the rows are."""
+    tuned = [one for one in made.testable if one.engine == "tuned"]
+    low, high = backtest.fit(tuned, "tuned")
+    assert sum(low <= one.share <= high for one in tuned) >= 0.8 * len(tuned)
+    between = np.percentile([one.share for one in tuned], [10, 90])
+    assert sum(between[0] <= one.share <= between[1] for one in tuned) < 0.8 * len(tuned)
 
 
 def test_no_number_but_the_six_decides_what_a_row_is_predicted() -> None:
     """Numbers that are ours would be free ones: no rate of an unnamed GPU, no bits of a trunk, no half window."""
-    ours = [name for name, value in vars(published).items() if isinstance(value, float)]
-    assert ours == ["_UD_Q2_K_XL"], "of bytes that its authors state"
-    assert "(ours)" not in Path(published.__file__).read_text()
+    for module, stated in ((published, []), (quantizations, ["_UD_Q2_K_XL"])):
+        assert [name for name, value in vars(module).items() if isinstance(value, float)] == stated
+        assert "(ours)" not in Path(module.__file__).read_text()
     window = backtest.run(published.parse(f"{HEAD}\n{line(context=131072)}\n", "own.csv")).rows[0]
     assert window.bytes_per_token == 136_990_303_232 + 2 * 434_110_464 + 27_648 * 131_072
 
@@ -68,7 +79,12 @@ def test_each_machine_is_also_predicted_by_the_others_alone(made: backtest.Backt
     band = backtest.fit(others, "general")
     assert one.without == pytest.approx(tuple(one.times.rate(share) for share in band))
     assert "leaving each machine out" in backtest.text(made)
-    alone = row(made, 12)
+    assert (
+        "0.725 of two sockets, which is of one machine of these rows (Xeon Gold 6454S), is not"
+        in " ".join(backtest.text(made).split())
+    )
+    lines = [row(made, 12).row, row(made, 13).row]
+    alone = backtest.run(lines).testable[0]
     assert alone.without is None and alone.inside_without is False, "no other machine of its class"
 
 
@@ -80,10 +96,8 @@ def test_every_row_is_testable_or_has_its_reason(made: backtest.Backtest) -> Non
         "aggregate over several requests",
         "speculative decoding: several tokens a step",
         "storage-bound: experts come from drives",
-        "dominated by communication",
-        "several machines: the latency of their network decides, and no row states it",
-        "only the mean bits of the file are stated, not those of the trunk, all of which a token reads",
-        "the trunk lies on a GPU whose memory rate is not known",
+        "dominated by communication, as its notes say",
+        "dominated by communication: several machines, whose network no row states",
         "the CPU is not stated",
         "neither channels and speed nor a measured bandwidth are stated",
     }
@@ -93,16 +107,71 @@ def test_every_row_is_testable_or_has_its_reason(made: backtest.Backtest) -> Non
     assert all("several machines" in row(made, number).reason for number in (8, 9, 10, 11))
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="the collected results are not beside the checkout")
-def test_the_shipped_rows_are_those_that_were_collected(made: backtest.Backtest) -> None:
-    collected = backtest.run(published.parse(SHARED.read_text(), "collected"))
-    for ours, theirs in zip(made.rows, collected.rows, strict=True):
-        # Notes were shortened for shipping, so that another of several reasons may come first.
-        assert (ours.reason is None, ours.predicted, ours.row.decode) == (
-            theirs.reason is None,
-            theirs.predicted,
-            theirs.row.decode,
+def test_rows_of_several_machines_are_dominated_by_what_more_machines_do_not_shorten(
+    made: backtest.Backtest,
+) -> None:
+    """t = a / n + b of 8 and of 16 machines of one kind: b is most of a token."""
+    eight, sixteen = (1e3 / row(made, number).row.decode for number in (8, 10))
+    assert eight == pytest.approx(55.98, rel=0.005) and sixteen == pytest.approx(47.6, rel=0.005)
+    scaled = 2 * (55.98 - 47.6)
+    assert f"{scaled:.1f}" == "16.8" and f"{55.98 - scaled:.1f}" == "39.2"
+    assert f"{(55.98 - scaled) / 55.98:.0%}" == "70%"
+    for figure in ("16.8 ms", "39.2 ms", "70 %"):
+        assert figure in published.__doc__ and figure in (DOCS / "backtest.md").read_text()
+
+
+def test_the_recipe_of_a_file_sums_to_the_size_that_its_loader_prints() -> None:
+    """345.687 GiB, 344.166 of them repeating layers, 1.027 T parameters (ikawrakow/ik_llama.cpp pull 612)."""
+    tensors = quantizations.iq2_kl_of_kimi_k2()
+    size = sum(one.bytes for one in tensors)
+    assert size / 2**30 == pytest.approx(345.687, rel=1e-4)
+    ends = sum(one.bytes for one in tensors if one.what in ("output", "token_embd"))
+    assert (size - ends) / 2**30 == pytest.approx(344.166, rel=1e-4)
+    twice = next(one for one in tensors if one.what == "attn_kv_b")
+    assert not twice.read, "for prefill alone"
+    parameters = sum(one.parameters for one in tensors) - twice.parameters
+    assert parameters == pytest.approx(sizes_of("Kimi-K2-Instruct").parameters, abs=100)
+
+
+def test_a_file_of_several_types_is_read_by_its_recipe(made: backtest.Backtest) -> None:
+    experts = 60 * 8 * 2048 * 7168 * (2 * 2.6875 + 3.1875) / 8
+    keys, layers = 512 * 64 * 128, 61
+    attention = 1536 * 7168 + 64 * 192 * 1536 + 576 * 7168 + 128 * 64 * 512 + 7168 * 8192
+    trunk = layers * (keys * 5.5 + attention * 5.25) / 8
+    trunk += (18432 + 60 * 2048) * 7168 * (2 * 4.25 + 5.25) / 8
+    trunk += 163840 * 7168 * 6.625 / 8 + 60 * 384 * 7168 * 4
+    cache = 61 * 576 * 2 * 8.5 / 16
+    for number, context in ((35, 0), (36, 8192), (37, 0)):
+        found = row(made, number)
+        # Scales of rows and norms, under 0.2 %, are left out here.
+        assert found.bytes_per_token == pytest.approx(experts + trunk + context * cache, rel=0.002)
+        assert found.share == pytest.approx(
+            found.row.decode * found.bytes_per_token / (256 * 2**30), rel=1e-9
         )
+    assert "by the recipe and the command that the file's author printed" in row(made, 35).assumptions[0]
+
+
+def test_the_gpu_that_a_runtime_needs_and_a_row_does_not_name_is_left_out(made: backtest.Backtest) -> None:
+    found = row(made, 61)
+    assert found.bytes_per_token == pytest.approx(58 * 8 * 3 * 2048 * 7168 * 4.85 / 8, rel=0.001)
+    assert found.times.fixed == {}, "no rate of ours for it"
+    assert any("the time of the GPU is left out" in line for line in found.assumptions)
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the collected results are not beside the checkout")
+def test_the_shipped_rows_are_those_that_were_collected() -> None:
+    ours, theirs = (
+        list(csv.DictReader(path.read_text().splitlines())) for path in (published.SHIPPED, SHARED)
+    )
+    assert ours == [{key: row.get(key) for key in ours[0]} for row in theirs], "notes and assumptions too"
+
+
+def test_a_reason_is_of_the_rows_own_figure(made: backtest.Backtest) -> None:
+    """Line 34 tells of 280 tokens/s with a draft beside its own 73; of line 31, 99.6 % came from a cache."""
+    assert row(made, 34).reason == "the CPU is not stated"
+    assert "neither channels and speed nor" in row(made, 31).reason
+    assert "storage-bound" in row(made, 30).reason and "storage-bound" in row(made, 22).reason
+    assert "6 channels per socket assumed" in row(made, 3).row.notes
 
 
 def test_a_prediction_can_be_computed_by_hand(made: backtest.Backtest) -> None:
@@ -110,7 +179,7 @@ def test_a_prediction_can_be_computed_by_hand(made: backtest.Backtest) -> None:
     native = backtest.run(published.parse(f"{HEAD}\n{text}\n", "own.csv")).rows[0]
     read = 136_990_303_232 + 2 * 434_110_464 + 27_648 * 8192
     seconds = read / (0.8 * 307.2e9)
-    assert native.predicted == pytest.approx((0.45 / seconds, 0.75 / seconds))
+    assert native.predicted == pytest.approx((0.45 / seconds, 0.80 / seconds))
     assert native.share == pytest.approx(1.2 * seconds)
     hybrid = row(made, 2)
     experts = 92 * 16 * 17_547_264 / (0.8 * 0.725 * 12 * 2666e6 * 8)
@@ -157,12 +226,17 @@ def line(**cells: Any) -> str:
         ({"notes": "speculative"}, "speculative"),
         ({"notes": "MTP draft of the model, n=4"}, "speculative"),
         ({"notes": "not speculative; not storage-bound; no MTP"}, None),
+        ({"notes": "9 with a draft"}, None),
+        ({"notes": "streamed; 99.6% cache hit"}, None),
+        ({"notes": "streamed; 40% cache hit"}, "storage-bound"),
         ({"notes": "8 nodes"}, "several machines"),
         ({"notes": "two ranks over InfiniBand"}, "several machines"),
         ({"notes": "weights on 2 NUMA nodes"}, None),
         ({"sockets": 16}, "several machines"),
-        ({"quant": "IQ2_KL (300 GiB, 2.9 bpw)"}, "only the mean bits of the file"),
-        ({"gpu": "a card", "gpu_count": 1}, "a GPU whose memory rate is not known"),
+        ({"quant": "IQ2_KL (300 GiB, 2.9 bpw)"}, "is not known here"),
+        ({"quant": "IQ2_KL (345.7 GiB, 2.892 bpw)", "model": "DeepSeek-V3"}, "is not known here"),
+        ({"gpu": "a card", "gpu_count": 1}, "the memory rate of 'a card', on which the trunk lies"),
+        ({"runtime": "KTransformers"}, None),
         ({"gpu": "RTX 4090", "gpu_count": 1}, None),
     ],
 )

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from k3gate import units
 from k3gate.analysis import plan_text
 from k3gate.analysis.planning import document
 from k3gate.errors import UsageError
@@ -266,6 +267,7 @@ source = "somebody"
         ('kind = "kv_per_request"\nvalue = 29', "consistent", "29.0 GB"),
         ('kind = "kv_per_request"\nvalue = 0.001', "false_assumption", "29.0 GB"),
         ('kind = "kv_per_request"\nvalue = 300', "false_assumption", "that is the engine"),
+        ('kind = "kv_per_request"\nvalue = 29\npremises = { kv = "fp8" }', "false_assumption", "in FP8"),
         (
             'kind = "kv_per_request"\nvalue = 29\npremises = { context = 8192 }',
             "false_assumption",
@@ -324,11 +326,65 @@ def test_a_claim_of_several_sequences_says_so(plan: Any) -> None:
     assert found.text.startswith("decode rate of 4 sequences together: 20 tokens/s")
 
 
-def test_a_cache_in_fewer_bits_is_judged_so(plan: Any) -> None:
-    text = BASE + 'kind = "kv_per_request"\nvalue = 14.5\n[precision]\nkv = "fp8"\n'
-    assert only(plan(text)).verdict == "consistent"
+@pytest.mark.parametrize(
+    ("kind", "value"), [("kv_per_request", 14.5), ("kv_per_request", 15.4), ("context", 1_048_576)]
+)
+def test_a_cache_in_fewer_bits_is_judged_so(plan: Any, kind: str, value: float) -> None:
+    kv = "q8_0" if value == 15.4 else "fp8"
+    claim = f'kind = "{kind}"\nvalue = {value}\n'
+    text = BASE if kind != "context" else ROOM
+    assert only(plan(text + claim)).verdict != "consistent"
+    for told in (f'[precision]\nkv = "{kv}"', f'premises = {{ kv = "{kv}" }}'):
+        found = only(plan(text + claim + told))
+        assert found.verdict == "consistent", found.reasons
 
 
+def test_weights_are_held_against_the_bits_of_the_claim_then_of_the_system(plan: Any) -> None:
+    claim = 'kind = "weights"\nvalue = {}\n'
+    precision = '[precision]\nexperts = 2.91\ntrunk = "q8_0"\n'
+    routed, trunk, vision = 2_722_740_830_208, 56_743_648_000, 894_717_952
+    size = routed * 2.91 / 8 + trunk * 8.5 / 8 + vision
+    found = only(plan(BASE + claim.format(1051) + precision))
+    assert f"{size / 1e9:,.1f}" == "1,051.6" and found.verdict == "consistent", found.reasons
+    assert "1,560.9 GB as released" in found.reasons[0]
+    assert "990.4 GB of routed experts (2,722.7 B x 2.91 bits / 8)" in found.reasons[1]
+    assert "at the bits of this system" in found.reasons[1]
+    assert only(plan(BASE + claim.format(1561) + precision)).verdict == "consistent", "as released"
+    assert only(plan(BASE + claim.format(1300) + precision)).verdict == "false_assumption"
+    own = "premises = { experts_bits = 4.25, trunk_bits = 16 }\n"
+    assert only(plan(BASE + claim.format(1051) + own + precision)).verdict == "false_assumption"
+
+
+def test_a_prefill_claim_shows_what_its_ways_give_together(plan: Any) -> None:
+    found = only(plan(SMALL.replace("modules = 8", "modules = 32") + 'kind = "prefill"\nvalue = 10'))
+    (line,) = [reason for reason in found.reasons if reason.startswith("together")]
+    assert "all ways at once: " in line or "all ways read the experts from DRAM: " in line
+    made = plan(SMALL.replace("modules = 8", "modules = 32") + 'kind = "prefill"\nvalue = 10')
+    assert f"at most {units.significant(made.estimate.prefill.ceiling)} tokens/s" in line
+
+
+def test_accelerators_hold_the_cache_in_its_precision(plan: Any) -> None:
+    text = """name = "x"
+[[gpu]]
+model = "H200"
+memory_gb = 141
+count = 8
+[claims.it]
+source = "somebody"
+kind = "accelerators"
+value = 12
+premises = { context = 1048576, batch = 8"""
+    assert "231.9 GB of cache" in only(plan(text + " }")).reasons[-1]
+    assert "116.0 GB of cache" in only(plan(text + ', kv = "fp8" }')).reasons[-1]
+
+
+ROOM = """name = "room for a cache in fewer bits alone"
+[memory]
+modules = 2
+module_gb = 799.9
+[claims.it]
+source = "somebody"
+"""
 SMALL = """name = "too small"
 [cpu]
 sockets = 2
@@ -412,6 +468,7 @@ def test_headroom_is_beside_the_weights_in_the_precision_of_the_plan(plan: Any) 
         ),
         ("mts = 6400", "mts = 6400\nrated_mts = 5600", "6400 are above rated_mts, 5600"),
         ('source = "somebody"', 'source = "x"\npremises = { tier = "banana" }', "banana"),
+        ('source = "somebody"', 'source = "x"\npremises = { kv = "fp9" }', "did you mean 'fp8'"),
         (
             "[claims.it]",
             '[model.stated]\nname = "m"\nsource = "s"\nexperts = 8\nexperts_per_token = 99\n'

@@ -651,6 +651,8 @@ source = "us" """
     assert after["fill_channels"].decode.rate("dram").bytes_per_s == 8 * 3200e6 * 8
     assert after["second_socket"].decode.rate("dram").bytes_per_s == 8 * 3200e6 * 8
     assert after["trunk_q8_0"].decode.rate("dram").bytes_per_s == 80e9, "the same memory"
+    notes = {change.key: change.note for change in made.changes}
+    assert "DRAM at its paper rate" in notes["fill_channels"] and not notes["trunk_q8_0"]
 
 
 def test_copies_in_dram_are_read_once_and_the_gpus_share_too(plan: Any) -> None:
@@ -689,3 +691,77 @@ def test_arithmetic_names_its_divisors_and_small_sizes(example: Any) -> None:
     assert "G of the trunk / " in " ".join(text.split())
     assert "0.00 GB of network" not in plan_text.text(example("cluster-64"))
     assert "\npersistent memory" in plan_text.text(example("xeon-pmem200"))
+
+
+HOT_PREFILL = """name = "x"
+[cpu]
+sockets = 2
+cores = 64
+ghz = 2.6
+isa = "amx"
+[memory]
+modules = 24
+module_gib = 128
+mts = 6400
+channels = 12
+[[gpu]]
+model = "g"
+count = 8
+memory_gb = 141
+gb_per_s = 4800
+tflops = 900
+pcie_gb_per_s = 50
+[storage]
+drives = 1
+gb_per_s = 10
+[placement]
+trunk = "gpu"
+"""
+
+
+def test_what_a_hot_set_holds_is_neither_read_nor_streamed_for_a_prompt(plan: Any) -> None:
+    cold = plan(HOT_PREFILL).estimate.prefill
+    hot = plan(HOT_PREFILL + "[hot_experts]\nper_layer = 448\ncurve = [[448, 0.6]]").estimate.prefill
+    missed = 1 - (1 - 16 * 0.4 / 448) ** 4096
+    read = k3.ROUTED_BYTES / 2 * missed
+    streamed = next(path for path in hot.paths if "streamed" in path.name)
+    assert streamed.ceiling == pytest.approx(4096 / (read / 400e9))
+    assert hot.ceiling == pytest.approx(4096 / (read / 1228.8e9)), "all ways read the rest from DRAM"
+    assert hot.ceiling > 1.9 * cold.ceiling
+    assert "the hot set catches 60.0% of the reads (measured curve)" in hot.arithmetic
+
+
+def test_a_prefill_ceiling_with_a_hot_set_that_nobody_measured_is_above_any_hit_rate(plan: Any) -> None:
+    ceilings = [
+        plan(HOT_PREFILL + f"[hot_experts]\nper_layer = 100\n{curve}").estimate.prefill.ceiling
+        for curve in ("", "curve = [[100, 0.2]]", "curve = [[100, 0.9]]", "curve = [[100, 1.0]]")
+    ]
+    assert ceilings[0] == pytest.approx(max(ceilings))
+    assert ceilings[1] < ceilings[2] < ceilings[3]
+
+
+def test_ways_of_prefill_share_the_gpus_that_hold_the_trunk_and_all_experts(plan: Any) -> None:
+    """All reads hit: whichever way a token takes, the GPUs compute all of it, once."""
+    text = HOT_PREFILL.replace("count = 8", "count = 16")
+    found = plan(text + "[hot_experts]\nper_layer = 896\ncurve = [[896, 1.0]]").estimate.prefill
+    used = k3.ACTIVE_PARAMETERS - 163_840 * k3.HIDDEN
+    assert found.ceiling == pytest.approx(16 * 900e12 / (2 * used))
+    assert "all ways compute 103.0 G parameters of every token on the GPUs" in found.arithmetic
+
+
+def test_a_hot_set_is_loaded_once(plan: Any) -> None:
+    cold = plan(HOT_PREFILL).load
+    hot = plan(HOT_PREFILL + "[hot_experts]\nper_layer = 100")
+    assert hot.load.seconds == cold.seconds == pytest.approx((1_560_860_324_864 - 894_717_952) / 10e9)
+    assert hot.estimate.layout.tier("gpu").need > TRUNK + 100 * 92 * 17_547_264
+
+
+def test_words_of_a_plan_are_of_this_machine(example: Any) -> None:
+    """Experts in persistent memory stay there, one GPU reads not "all at once", thousands have their commas."""
+    pmem = example("xeon-pmem200")
+    note = next(change.note for change in pmem.changes if change.key == "trunk_on_gpus")
+    assert "18.23 GB a token would be left to persistent memory" in note
+    assert example("expert-offload-node").estimate.decode.rate("gpu").detail == "1 x 1,792 GB/s"
+    assert "1,400 tokens/s are above 289" in said(example("sp3-24x64"), "prefill")
+    told = said(example("cluster-64"), "accelerators")
+    assert "/ 139.9 GB = 12 hold all of it (H200 SXM 141 GB: 141.0 GB less 1.1 GB of workspace)" in told

@@ -14,6 +14,11 @@ import jsonschema
 import pytest
 
 from k3gate import host
+from k3gate.documents import pretty
+from k3gate.harness import ordering
+from k3gate.store import open_store
+from tests.gate.test_bom import ORDER, machine
+from tests.harness.test_ordering import keep, waive_all
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "docs" / "schemas"
 SYSTEMS = SCHEMAS.parents[1] / "examples" / "systems"
@@ -72,6 +77,16 @@ PROMISED = {
         "": "bom run verdict lines",
         "lines.0": "key title ordered found verdict reason",
     },
+    "bom-freeze": {
+        "": "lock verdict refusals",
+        "lock": "k3gate_lock digest bom criteria target run verdicts lines parts",
+        "lock.bom": "name digest text",
+        "lock.run": "id digest machine fingerprint",
+        "lock.verdicts": "gate digest checks waivers",
+        "lock.verdicts.waivers.0": "check who when why",
+        "lock.lines.0": "key title ordered found verdict reason",
+        "lock.parts.dimms.:P0-DIMMA1": "place bytes type rank width part manufacturer rated_mts configured_mts",
+    },
     "backtest": {
         "": "rows testable inside hit_rate median_width",
         "rows.0": "testable reason predicted published inside",
@@ -127,7 +142,19 @@ def ask(shell: Callable[..., Any], stored: Path, tmp_path_factory: pytest.TempPa
 
 
 @pytest.fixture(scope="module")
-def documents(ask: Ask) -> dict[str, Any]:
+def frozen(make_inventory: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What freezing a sound machine's order says; no run on a machine at hand could be frozen over."""
+    folder = tmp_path_factory.mktemp("freeze")
+    (folder / "order.toml").write_text(ORDER)
+    inventory = make_inventory("bare_metal", memory={"total_bytes": 2**41, "available_bytes": 2**41 - 2**35})
+    with open_store(str(folder / "runs.sqlite")) as store:
+        run = keep(store, "aaaaaaa1", machine(inventory))
+        waive_all(store, run)
+        return ordering.freeze(store, str(folder / "order.toml"), run)
+
+
+@pytest.fixture(scope="module")
+def documents(ask: Ask, frozen: Any) -> dict[str, Any]:
     """A real document of each schema; the store holds two runs from here on."""
     return {
         "run": ask("run --probe selftest --only selftest/hash.64k --machine box-b --quiet"),
@@ -140,6 +167,7 @@ def documents(ask: Ask) -> dict[str, Any]:
         "plan": ask(f"plan {SYSTEMS / 'sp3-24x64.toml'}"),
         "backtest": ask("backtest"),
         "bom": ask(f"bom check {SYSTEMS / 'xeon6-24x128.toml'}", 1, 3),
+        "bom-freeze": json.loads(pretty(frozen.document())),
         "probes": ask("probes"),
         "runs": ask("runs"),
     }
@@ -207,6 +235,9 @@ def test_a_promised_key_of_another_type_is_refused(name: str, documents: dict[st
         ("backtest", "", "hit_rate", 83),
         ("bom", "lines.0", "verdict", "unknown"),
         ("bom", "", "verdict", "maybe"),
+        ("bom-freeze", "", "verdict", "frozen"),
+        ("bom-freeze", "lock", "k3gate_lock", 1),
+        ("bom-freeze", "lock.run", "digest", "abc"),
         ("backtest", "", "free_numbers", [1, 2, 3, 4, 5, 6, 7]),
         ("plan-dry-run", "cases.0", "seconds", "about 2 s"),
         ("plan-dry-run", "cases.0", "rounds", 0),
@@ -229,6 +260,12 @@ def test_keys_may_be_added_anywhere(name: str, documents: dict[str, Any]) -> Non
     for path in PROMISED[name]:
         at(extended, path)["a_later_key"] = {"of": ["any", None, 1.5]}
     validator(name).validate(extended)
+
+
+def test_what_refused_a_lock_fits_too(ask: Ask) -> None:
+    refused = ask(f"bom freeze {SYSTEMS / 'xeon6-24x128.toml'}", 1, 3)
+    validator("bom-freeze").validate(refused)
+    assert refused["lock"] is None and refused["refusals"]
 
 
 def test_a_run_holds_a_host_and_a_gate() -> None:

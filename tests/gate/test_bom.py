@@ -42,6 +42,9 @@ def dimm(number: int, **changes: Any) -> Dimm:
         memory_type="DDR5",
         rated_mts=5600,
         configured_mts=5600,
+        rank=2,
+        data_width=64,
+        manufacturer="Samsung",
         part_number="M321R4GA3BB6-CQK",
     )
     return attrs.evolve(one, **changes)
@@ -154,20 +157,31 @@ def test_the_same_machine_verifies(frozen: dict[str, Any], bare_metal: Inventory
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "told"),
     [
-        {"part_number": "OTHER"},
-        {"bytes": 256 * GIB},
-        {"configured_mts": 4800},
-        {"bytes": 0, "populated": False},
+        (
+            {"part_number": "OTHER"},
+            "P1-DIMMC1: part number was M321R4GA3BB6-CQK, and is OTHER now",
+        ),
+        ({"bytes": 256 * GIB}, "P1-DIMMC1: size was 128 GiB, and is 256 GiB now"),
+        ({"configured_mts": 4800}, "P1-DIMMC1: speed was 5600 MT/s, and is 4800 MT/s now"),
+        ({"rank": 1}, "P1-DIMMC1: rank was 2, and is 1 now"),
+        ({"memory_type": "DDR4"}, "P1-DIMMC1: type was DDR5, and is DDR4 now"),
+        ({"data_width": 32}, "P1-DIMMC1: data width was 64 bits, and is 32 bits now"),
+        ({"manufacturer": None}, "P1-DIMMC1: maker was Samsung, and is unknown now"),
+        (
+            {"bytes": 0, "populated": False},
+            "P1-DIMMC1 was 128 GiB DDR5 M321R4GA3BB6-CQK, rank 2 at 5600 MT/s, and is empty now",
+        ),
     ],
 )
-def test_a_changed_module_is_worse_and_named(
-    frozen: dict[str, Any], bare_metal: Inventory, change: dict[str, Any]
+def test_a_changed_module_is_worse_and_what_changed_is_named(
+    frozen: dict[str, Any], bare_metal: Inventory, change: dict[str, Any], told: str
 ) -> None:
     found = verify(frozen, machine(bare_metal, dimm(10, **change)))
     assert bom.verdict(found) is Verdict.FAIL
-    assert any(line.verdict == "worse" and line.title == "module P1-DIMMC1" for line in found)
+    (line,) = [line for line in found if line.title == "module P1-DIMMC1"]
+    assert (line.verdict, line.reason) == ("worse", told)
     assert "P1-DIMMC1" in bom.sentence(found)
 
 
@@ -201,6 +215,8 @@ def test_an_altered_lock_is_refused(frozen: dict[str, Any], spoil: Any) -> None:
         "none",
         {"a": "a module"},
         {"a": {"bytes": "many"}},
+        {"a": {"bytes": 1, "rank": "two"}},
+        {"a": {"bytes": 1, "type": 5}},
         {"a": {"bytes": 1, "configured_mts": []}},
         {"a": {"place": {}}},
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,26 @@ def test_check_tells_lines_and_code(
     assert cli.invoke(["bom", "check", str(order), run, "--store", str(place), "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
     assert next(line for line in told["lines"] if line["key"] == "memory.speed")["verdict"] == "worse"
+
+
+@pytest.mark.parametrize("place_of_lock", ["/dev/null", "/dev/stdout", "/dev/zero", "folder", "pipe"])
+def test_a_lock_is_written_to_a_file_alone(
+    place_of_lock: str,
+    store: Store,
+    order: Path,
+    sound: Any,
+    place: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = keep(store, "aaaaaaa1", sound)
+    waive_all(store, run)
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    target = place_of_lock if place_of_lock.startswith("/") else str(tmp_path / place_of_lock)
+    assert cli.invoke(["bom", "freeze", str(order), run, "-o", target, "--store", str(place)]) == 2
+    told = capsys.readouterr()
+    assert told.out == "" and told.err.count("\n") == 1 and f"cannot write {target}: it is a" in told.err
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"[]", b'{"k3gate_lock": 1}', b"\xff"])

@@ -45,7 +45,7 @@ def test_a_rate_is_an_interval_beside_its_target_and_its_hit_rate(tree: Any) -> 
     seen = tree(rendered("hybrid-8x96", context=32768, sequences=4, decode_tokens_per_s=5.0)).text
     assert re.search(r"\d\.\d–1\d tokens/s of each sequence", seen)
     assert "target: at least 5" in seen
-    assert "13 of 15 published results lie in such intervals, 8 of 15 where the fit leaves" in seen
+    assert "17 of 19 published results lie in such intervals, 10 of 19 where the fit leaves" in seen
     assert "A plan is no evidence" in seen
     assert "Possible on paper" in seen
 
@@ -122,3 +122,10 @@ def test_the_printed_plan_holds_every_word(tmp_path: Path) -> None:
             float(y) for y in re.findall(r'yMax="([\d.]+)">', content) if float(y) < 842 - 18 / 25.4 * 72
         )
         assert low > 842 / 3, f"page {number} is under a third full"
+
+
+def test_an_option_is_not_broken_after_its_hyphens() -> None:
+    from k3gate.reports.page import coded
+
+    told = coded("call `k3gate run --profile quick` <now>")
+    assert 'k3gate run <span class="nw">--profile</span> quick</code>' in told and "<now>" not in told
