@@ -286,7 +286,8 @@ def _against(bound: Bound, interval: Interval, said: str, unit: str) -> tuple[Ve
 def _divisor(
     relative: Relative, proofs: tuple[str, ...], row: _Row, record: RunRecord, target: Target
 ) -> _Divisor | str:
-    """The divisor for a row, or the sentence that says why there is none; it needs the row's proofs as well."""
+    """The divisor for a row, or the sentence that says why there is none; it needs the row's proofs as well, or its
+    own."""
     if relative.kind == "theory":
         share, words = topology.paper_share(record.inventory, row.metric.labels)
         if share is None:
@@ -317,7 +318,8 @@ def _divisor(
         why = f" ({_defect(found[0].metric, declaration)})" if found else ""
         return f"there is no {described} to hold it against{why}"
     best = max(usable, key=lambda each: _median(each.metric))
-    if (flaw := _proof_flaw(best.metric, proofs)) is not None:
+    needed = proofs if relative.proofs is None else relative.proofs
+    if (flaw := _proof_flaw(best.metric, needed)) is not None:
         return f"the {described} cannot be used: {flaw}"
     assert best.metric.interval is not None
     if best.metric.interval[0] <= 0:

@@ -65,13 +65,15 @@ _MAX_ENTRIES = 400
 class Relative:
     """What a value is divided by: the paper rate ("theory"), a figure of the target, or another metric.
 
-    A metric of name `key` counts where its labels hold `where` and agree with the value's in `same`.
+    A metric of name `key` counts where its labels hold `where` and agree with the value's in `same`. `proofs`: what must
+    be proven of it; None: what the criterion asks of the value.
     """
 
     kind: str
     key: str | None = None
     where: Mapping[str, Scalar] = field(factory=dict)
     same: tuple[str, ...] = ()
+    proofs: tuple[str, ...] | None = None
 
 
 @frozen
@@ -254,10 +256,11 @@ def _relative(table: Table) -> Relative | None:
     if value is None or value == "none":
         return None
     if isinstance(value, dict):
-        inner = table.table("relative_to", ("metric", "where", "same"))
+        inner = table.table("relative_to", ("metric", "where", "same", "proofs"))
         name = inner.text("metric")
         _known_metric(inner, "metric", name)
-        return Relative("metric", name, inner.labels("where"), inner.texts("same", CELL_LABELS))
+        proofs = inner.texts("proofs", PROOFS) if "proofs" in inner.data else None
+        return Relative("metric", name, inner.labels("where"), inner.texts("same", CELL_LABELS), proofs)
     if value == "theory":
         return Relative("theory")
     if isinstance(value, str) and value.startswith("target "):
