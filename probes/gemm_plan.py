@@ -22,10 +22,16 @@ SHARE = 0.25
 """Of a profile's seconds, beside what the memory probe takes."""
 TOKENS = (1, 2, 4, 8, 16, 64, 256)
 SHORT_TOKENS = (1, 4, 16, 64, 256)
+FEW_TOKENS = (1, 16, 256)
+"""For the matrices that tell little beyond those before them."""
 ENDS = (1, 256)
 """Where a kernel is bound by memory, and where by arithmetic."""
-MOST_ROWS = 4096
-"""Of a matrix, a thread works on so many rows at most, as where engines share its rows out."""
+PLAIN_ENDS = (1, 16)
+"""The same for code without vectors, which takes seconds for more."""
+MOST_BYTES = 24e6
+"""Of a matrix, a thread works on so much at a time at most, as where engines share its rows out."""
+PACKED = 1.05
+"""Of packed weights over those of the format, at most."""
 FILL_RATE = 0.5e9
 """B/s at which a pool is filled with packed weights, taken for planning."""
 FLOP_RATES: Mapping[str, float] = MappingProxyType(
@@ -41,6 +47,8 @@ FLOP_RATES: Mapping[str, float] = MappingProxyType(
     }
 )
 """FLOP/s of a core, taken for planning, on the low side of what was seen."""
+ROUNDS = 3
+BYTES_OF_WEIGHT: Mapping[str, float] = MappingProxyType({"mxfp4": 0.53125, "int8": 1.0, "bf16": 2.0})
 SAMPLES = 3
 SAMPLE_SECONDS = 0.05
 PROOF_SECONDS = 0.1
@@ -58,13 +66,15 @@ class Shape:
     depth: int
     formats: tuple[str, ...]
 
-    @property
-    def item_rows(self) -> int:
-        """Rows of what one thread multiplies at a time: the largest even share below `MOST_ROWS`."""
-        parts = -(-self.rows // MOST_ROWS)
-        while self.rows % parts or self.rows // parts % 32:
+    def item_rows(self, kind: str) -> int:
+        """Rows of what one thread multiplies at a time: the largest even share of at most `MOST_BYTES`."""
+        parts = 1
+        while self.rows % parts or self.rows // parts % 32 or self._bytes(kind) / parts > MOST_BYTES:
             parts += 1
         return self.rows // parts
+
+    def _bytes(self, kind: str) -> float:
+        return self.rows * self.depth * BYTES_OF_WEIGHT[kind]
 
 
 _HEADS = k3.HEADS * k3.HEAD_DIM
@@ -79,8 +89,8 @@ SHAPES = (
     Shape("head", "the head of the vocabulary", k3.VOCABULARY, k3.HIDDEN, _TRUNK),
 )
 """Most important first."""
+LEADING = ("expert_up", "attention_in")
 SHORT_SHAPES = (("expert_up", "mxfp4"), ("attention_in", "bf16"))
-BYTES_OF_WEIGHT: Mapping[str, float] = MappingProxyType({"mxfp4": 0.53125, "int8": 1.0, "bf16": 2.0})
 
 
 def plan(
@@ -113,8 +123,7 @@ class _Planner(Layout):
         self.left_out = []
         self.paths, self.variants, self.peaks = paths, variants, peaks
         self.long = profile.seconds >= 600
-        self.goal = 0.5 if self.long else 0.15
-        self.rounds = 5 if self.long else 3
+        self.goal = 0.3 if self.long else 0.15
 
     def planned(self) -> Planned:
         if self.profile.seconds < 60:
@@ -131,7 +140,8 @@ class _Planner(Layout):
         for shape in SHAPES:
             for kind in shape.formats:
                 if self.long or (shape.key, kind) in SHORT_SHAPES:
-                    found += self._product("machine", shape, kind, specs, readers, tokens)
+                    some = tokens if shape.key in LEADING else FEW_TOKENS
+                    found += self._product("machine", shape, kind, specs, readers, some)
         if self.long:
             found.append(self._expert("core", core, [readers[0][:1]], tokens))
             found += self._by_path(core, readers[0][0])
@@ -176,15 +186,16 @@ class _Planner(Layout):
         return [
             self._case(
                 f"isa.{variant.format}.{variant.path}",
-                variant.path,
+                f"{variant.path}.{variant.format}",
                 "isa",
                 shape,
                 variant.format,
                 specs,
                 [[cpu]],
-                dict.fromkeys(ENDS, variant.path),
+                dict.fromkeys(PLAIN_ENDS if variant.path == "generic" else ENDS, variant.path),
             )
             for variant in self.variants
+            if variant.path != "generic" or variant.format == "mxfp4"
         ]
 
     def _case(
@@ -199,6 +210,10 @@ class _Planner(Layout):
         paths: Mapping[int, str],
     ) -> Case:
         cpus = [cpu for each in readers for cpu in each]
+        expert = shape.key == "expert"
+        rows = shape.rows if expert else shape.item_rows(kind)
+        item = (3 if expert else 1) * rows * shape.depth * BYTES_OF_WEIGHT[kind]
+        specs = [self._holding(spec, len(own) * item) for spec, own in zip(specs, readers, strict=True)]
         total, reserved = sizes(specs)
         labels = self._labels(scope, specs, cpus) | {
             "pool_bytes": total,
@@ -209,8 +224,8 @@ class _Planner(Layout):
             "format": kind,
         }
         parameters = {
-            "kind": "expert" if shape.key == "expert" else "product",
-            "rows": shape.rows if shape.key == "expert" else shape.item_rows,
+            "kind": "expert" if expert else "product",
+            "rows": rows,
             "tokens": list(paths),
             "paths": list(paths.values()),
             "pools": [dict(spec) for spec in specs],
@@ -224,6 +239,15 @@ class _Planner(Layout):
         title = f"{who} {verb} {shape.title}, {kind.upper()}, with {some} tokens by "
         title += " and ".join(dict.fromkeys(paths.values()))
         return Case(self.probe, name, title, group, parameters, 0.0, total - reserved, labels=labels)
+
+    def _holding(self, spec: Spec, items: float) -> Spec:
+        """A pool that holds these bytes of weights packed: one item for each thread, as two that read the same one at
+        once would share it in a cache."""
+        least = int(items * PACKED) + sets.HUGE_PAGE
+        if spec["bytes"] >= least:
+            return spec
+        node = next(one for one in self.targets if one.id == spec["node"])
+        return self.spec(node, least, spec["touch"])
 
     def _labels(self, scope: str, specs: Sequence[Spec], cpus: Sequence[int]) -> dict[str, Scalar]:
         alone = scope != "machine"
@@ -302,28 +326,22 @@ class _Planner(Layout):
     # --- time ---
 
     def _timed(self, cases: Sequence[Case]) -> list[Case]:
-        """Cases with their seconds. A group's set-up stands in the first case that needs it."""
-        built: set[tuple[str, object]] = set()
+        """Cases with their seconds; each that multiplies is a group of its own, with its own pool."""
         found = []
         for case in cases:
-            key = (case.group, case.labels.get("format"))
-            setup, timed = self._seconds(case, builds=key not in built)
-            if case.parameters["pools"]:
-                built.add(key)
-            rounds = 1 if case.parameters["kind"] == "absent" else self.rounds
+            setup, timed = self._seconds(case)
+            rounds = 1 if case.parameters["kind"] == "absent" else ROUNDS
             found.append(_with_seconds(case, setup, timed, rounds))
         return found
 
-    def _seconds(self, case: Case, *, builds: bool) -> tuple[float, float]:
+    def _seconds(self, case: Case) -> tuple[float, float]:
         """(set-up, timed) of a round."""
         kind, parameters = case.parameters["kind"], case.parameters
         if kind == "absent":
             return 0.05, 0.0
         if kind == "peak":
             return 0.05, max(0.1, self.goal)
-        setup = WORKER_SECONDS
-        if builds:
-            setup += max(spec["bytes"] for spec in parameters["pools"]) / FILL_RATE
+        setup = WORKER_SECONDS + max(spec["bytes"] for spec in parameters["pools"]) / FILL_RATE
         threads = int(case.labels["threads"] or 1)
         depth, matrices = int(case.labels["depth"] or 1), 3 if kind == "expert" else 1
         timed = 0.0

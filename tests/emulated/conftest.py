@@ -43,6 +43,25 @@ OTHERS = (
 """The line of a job that measures one of each other kind of case."""
 
 
+PRODUCTS = """
+cat >products.py <<'END'
+import json
+from k3gate.probes import _native, gemm_kernels as g
+team = _native.Team(_native.allowed_cpus()[:1])
+proofs = []
+for v in g.variants(g.choose_path(None)):
+    t = v.trial(False, 64, 416, 1 << 20, "small", 1)
+    t.run(team, 3, 2)
+    ok = g.prove(v, 3, 416).ok and g.prove_expert(v, 2, 256, 128).ok and g.recomputed(t, 1).ok
+    proofs.append((v.format, v.path, ok))
+print(json.dumps({"paths": {p.name: p.state for p in g.paths()}, "proofs": proofs}))
+END
+run products /k3gate/bin/python products.py
+run peaks k3gate run --profile quick --rounds 1 --only 'gemm/peak.*' --json
+"""
+"""The lines of a job that proves every product, and asks each instruction set for its peak."""
+
+
 @pytest.fixture(scope="session")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
     """QEMU, a kernel, and the image with k3gate in it."""
@@ -75,7 +94,7 @@ def memory_without_cpus(emulator: Emulator) -> Answers:
     shape += firmware.options(emulator.folder / "slow", modules)
     job = "echo 0 >/sys/devices/system/cpu/cpu3/online\nrun host k3gate host --json\n"
     return emulator.boot(
-        "memory_without_cpus", shape, job + TABLE + measure(1, "read.core.*") + LATENCY + OTHERS
+        "memory_without_cpus", shape, job + TABLE + measure(1, "read.core.*") + LATENCY + OTHERS + PRODUCTS
     )
 
 
