@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from k3gate.analysis.ladder import ladder
-from k3gate.metrics import MEMORY_READ
+from k3gate.metrics import KERNEL_EXPERT, MEMORY_READ
 from k3gate.records import Inventory, Metric, Outcome, Run, RunRecord, RunStatus, Sample, State
 
 MakeInventory = Callable[..., Inventory]
@@ -41,6 +41,29 @@ def test_shares_and_tokens_are_taken_of_the_rung_above(make_inventory: MakeInven
     assert read.of_above == pytest.approx(0.8)
     assert read.tokens_per_s == pytest.approx(0.8 * PAPER / 25.83e9)
     assert read.evidence == ("memory/read.machine#memory.bandwidth.read",)
+
+
+def test_expert_kernels_are_those_of_one_token(make_inventory: MakeInventory) -> None:
+    made = record(make_inventory("bare_metal"), 0.8 * PAPER)
+    rows = tuple(
+        Metric(
+            KERNEL_EXPERT.name,
+            "B/s",
+            KERNEL_EXPERT.better,
+            {"scope": "machine", "threads": 64, "tokens": tokens},
+            (Sample(rate, 0, 1, 0.0),),
+            rate,
+            (rate, rate),
+            State.OK,
+        )
+        for tokens, rate in ((256, 1e9), (1, 0.6 * PAPER))
+    )
+    kernels = Outcome("gemm", "expert.machine", State.OK, None, 1, 3, (), rows)
+    rung = ladder(RunRecord(made.run, made.inventory, (*made.outcomes, kernels)), 25.83e9)[3]
+    assert rung.value == 0.6 * PAPER
+    assert rung.of_above == pytest.approx(0.75)
+    assert rung.detail.startswith("64 pinned threads, each multiplying whole MXFP4 experts")
+    assert rung.evidence == ("gemm/expert.machine#kernel.expert.rate",)
 
 
 def test_rungs_that_were_not_measured_stay_with_their_reason(make_inventory: MakeInventory) -> None:

@@ -50,3 +50,47 @@ def test_a_node_that_lacks_one_module_of_sixteen_is_uneven(gib: tuple[int, int],
     """The only sign that a user has who may not read the firmware's table."""
     nodes = tuple(NumaNode(n, (n,), size * GIB, kind="dram") for n, size in enumerate(gib))
     assert bool(topology.uneven(Numa(True, nodes))) is uneven
+
+
+@pytest.mark.case("ISA-05")
+@pytest.mark.parametrize(
+    ("cpu", "virtual", "release", "cause"),
+    [
+        ({"model_number": 143, "model": "Intel(R) Xeon(R) Processor"}, True, "6.8.0", "hypervisor (kvm)"),
+        ({"model_number": 143, "model": "Intel(R) Xeon(R) Processor"}, False, "5.4.0-190", "older than 5.16"),
+        ({"model_number": 6, "model": "Intel(R) Xeon(R) Platinum 8480+"}, True, "6.8.0", "hypervisor (kvm)"),
+        ({"model_number": 143, "model": "Intel(R) Xeon(R) Processor"}, False, "6.8.0", "firmware"),
+    ],
+)
+def test_isa_05_amx_that_the_model_promises_and_the_flags_lack_is_hidden(
+    make_inventory: Any, cpu: dict[str, Any], virtual: bool, release: str, cause: str
+) -> None:
+    """Such a system is no prototype for a runtime that needs AMX, and says so."""
+    hidden = Amx(tile=False, int8=False, bf16=False, granted=None)
+    machine = {"virtual": virtual, "hypervisor": "kvm" if virtual else None}
+    inventory = make_inventory(
+        "bare_metal", cpu={**cpu, "amx": hidden}, machine=machine, kernel={"release": release}
+    )
+    [found] = [one for one in setting_findings.find(inventory) if one.code == "amx_hidden"]
+    assert found.title == "The CPU model has AMX, hidden here"
+    assert cause in found.observed and "no prototype" in found.why
+
+
+@pytest.mark.case("ISA-03")
+@pytest.mark.parametrize(
+    "cpu",
+    [
+        {"model_number": 106, "model": "Intel(R) Xeon(R) Platinum 8358 CPU @ 2.60GHz"},
+        {"model_number": 175, "model": "Intel(R) Xeon(R) 6780E"},
+        {
+            "vendor": "AuthenticAMD",
+            "family": 25,
+            "model_number": 143,
+            "model": "AMD EPYC 9654 96-Core Processor",
+        },
+    ],
+)
+def test_isa_03_a_model_without_amx_hides_none(make_inventory: Any, cpu: dict[str, Any]) -> None:
+    none = Amx(tile=False, int8=False, bf16=False, granted=None)
+    inventory = make_inventory("bare_metal", cpu={**cpu, "amx": none})
+    assert "amx_hidden" not in {one.code for one in setting_findings.find(inventory)}
