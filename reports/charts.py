@@ -73,6 +73,25 @@ def dot(x: float, y: int | str, style: str, radius: float = 3.6) -> Markup:
     return Markup('<circle class="{}" cx="{:.2f}%" cy="{}" r="{}"/>').format(style, x, y, radius)
 
 
+def curve(points: Sequence[tuple[float, float]], height: int, style: str) -> Markup:
+    """A line through places (per cent, px), stretched with its drawing; its stroke keeps its width."""
+    told = " ".join(f"{10 * x:.1f},{y:.1f}" for x, y in points)
+    return Markup(
+        '<svg x="0" y="0" width="100%" height="{h}" viewBox="0 0 1000 {h}" preserveAspectRatio="none">'
+        '<polyline class="{s}" points="{p}"/></svg>'
+    ).format(h=height, s=style, p=told)
+
+
+def levels(place: Scale, at: Sequence[float], label: Callable[[float], str]) -> list[Markup]:
+    """Horizontal lines of a plot with their values at the left."""
+    parts = []
+    for value in at:
+        y = place(value)
+        parts.append(horizontal(0, 100, f"{y:.1f}", "g"))
+        parts.append(text(0, round(y) + 4, label(value), style="t2", anchor="end", dx=-8))
+    return parts
+
+
 def text(x: float, y: int, content: str, *, style: str = "", anchor: str = "start", dx: int = 0) -> Markup:
     """A label at a place."""
     return Markup('<text class="{}" x="{:.2f}%" dx="{}" y="{}" text-anchor="{}">{}</text>').format(

@@ -44,7 +44,7 @@ class BarRow:
 
 @frozen
 class Figure:
-    """A numbered figure. `absent`: one line in its place."""
+    """A numbered figure: matrices, or a plot and a table of bars, either of which may be lacking."""
 
     anchor: str
     number: int
@@ -54,6 +54,7 @@ class Figure:
     links: tuple[Link, ...] = ()
     matrices: tuple[Matrix, ...] = ()
     head: tuple[str, ...] = ()
+    plot: Markup | None = None
     axis: Markup | None = None
     bars: tuple[BarRow, ...] = ()
     facts: tuple[tuple[str, str], ...] = ()

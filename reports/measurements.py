@@ -12,6 +12,7 @@ from k3gate.records import MetricDeclaration, RunRecord
 from k3gate.reports import (
     charts,
     file_figures,
+    kernel_figures,
     latency_figures,
     matrix,
     residency_figure,
@@ -44,7 +45,10 @@ from k3gate.reports.readings import (
 from k3gate.units import NBSP
 
 MOST_ROWS = 48
-_RATES = ("fig-numa", "fig-rates", "fig-pages", "fig-sweep", "fig-experts", "fig-stores")
+_RATES = (
+    *("fig-numa", "fig-rates", "fig-pages", "fig-sweep", "fig-experts", "fig-stores"),
+    *("fig-roofline", "fig-isa"),
+)
 """Figures of bandwidth, beside which stands what of the machine may have lowered it."""
 
 
@@ -75,6 +79,7 @@ class Measurements:
             self._stores(),
             self._staircase(),
             self._under_load(),
+            *self._kernels(),
             self._residency(),
             *self._mapped_files(),
         )
@@ -308,6 +313,23 @@ class Measurements:
         figure = latency_figures.loaded(self._loaded, self._next)
         self._next += figure is not None
         return figure or self._missing("Latency under load", "loaded.")
+
+    def _kernels(self) -> tuple[Figure | Absent, ...]:
+        """Nothing where the run knows no products at all, as those of earlier versions."""
+        run = self._record.run
+        known = {one.probe for one in run.plan} | {one.probe for one in run.left_out}
+        if "gemm" not in known | {one.probe for one in self._record.outcomes}:
+            return ()
+        found: list[Figure | Absent] = []
+        for draw, title, prefix in (
+            (kernel_figures.roofline, "Roofline", "expert."),
+            (kernel_figures.crossing, "Where products turn from memory to arithmetic", "expert."),
+            (kernel_figures.by_isa, "Arithmetic by instruction set", "peak."),
+        ):
+            figure = draw(self._record, self._index, self._next)
+            self._next += figure is not None
+            found.append(figure or self._missing(title, prefix))
+        return tuple(found)
 
     def _mapped_files(self) -> tuple[Figure | Absent, ...]:
         """Nothing where the user named no file."""

@@ -107,7 +107,7 @@ def render(
         "measurements": measured.items,
         "is_figure": lambda item: isinstance(item, Figure),
         "undrawn": undrawn(gate, index),
-        "others": [row for row in index.samples if row.metric.name not in _DRAWN],
+        "others": [row for row in index.samples if not _drawn(row)],
         "findings": findings(record),
         "steps_lead": steps_lead(gate),
         "machine": machine,
@@ -266,12 +266,21 @@ _DRAWN = tuple(
         *(registry.LATENCY_IDLE, registry.LATENCY_LOADED, registry.UNDER_LOAD),
         *(registry.FILE_READ, registry.FILE_EXPERTS, registry.FILE_LATENCY),
         *(registry.RESIDENCY_BYTES, registry.RESIDENCY_RATE),
+        *(registry.KERNEL_EXPERT, registry.KERNEL_WEIGHTS, registry.KERNEL_FLOPS),
+        *(registry.KERNEL_PEAK, registry.KERNEL_PER_CYCLE),
     )
 )
+
+
+def _drawn(row: SampleRow) -> bool:
+    """Whether a figure shows it: the clock of a peak stands beside it, that of reading has no figure."""
+    clock = row.metric.name == registry.CORE_CLOCK.name and row.outcome.probe == "gemm"
+    return clock or row.metric.name in _DRAWN
+
+
 # What this version draws no figure of, by the check that asks for it. The figures that it does draw say themselves
 # where they are absent.
 _FIGURES = {
-    "roofline.gemm": "roofline and crossing",
     "roofline.replay": "time of a token",
     "roofline.skew": "placement of experts",
     "roofline.pcie_rate": "PCIe rates",
