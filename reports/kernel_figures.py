@@ -43,6 +43,16 @@ _CYCLES = {"amx_int8": 16, "amx_bf16": 16}
 _NEAR = 0.12
 
 
+def lacking(record: RunRecord) -> str | None:
+    """Which roof is missing over products that were measured; None where none is, or nothing was multiplied."""
+    limits = roofs(record)
+    if not products(record):
+        return None
+    if not limits.read:
+        return "the read rate of the whole machine was not measured beside the products"
+    return None if limits.peaks else "arithmetic on registers was not measured beside the products"
+
+
 def roofline(record: RunRecord, index: Index, number: int) -> Figure | None:
     """Points of the whole machine below its two roofs; None where nothing was multiplied or a roof is missing."""
     limits, found = roofs(record), products(record)

@@ -328,7 +328,9 @@ class Measurements:
         ):
             figure = draw(self._record, self._index, self._next)
             self._next += figure is not None
-            found.append(figure or self._missing(title, prefix))
+            why = kernel_figures.lacking(self._record) if prefix == "expert." else None
+            absent = Absent(title, "not known", why, None) if why else self._missing(title, prefix)
+            found.append(figure or absent)
         return tuple(found)
 
     def _mapped_files(self) -> tuple[Figure | Absent, ...]:

@@ -65,8 +65,8 @@ _MAX_ENTRIES = 400
 class Relative:
     """What a value is divided by: the paper rate ("theory"), a figure of the target, or another metric.
 
-    A metric of name `key` counts where its labels hold `where` and agree with the value's in `same`. `proofs`: what must
-    be proven of it; None: what the criterion asks of the value.
+    A metric of name `key` counts where its labels hold `where` and agree with the value's in `same`. `proofs`: what
+    must be proven of it; None: what the criterion asks of the value.
     """
 
     kind: str
