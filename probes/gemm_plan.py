@@ -33,7 +33,8 @@ MOST_BYTES = 24e6
 PACKED = 1.05
 """Of packed weights over those of the format, at most."""
 FILL_RATE = 0.5e9
-"""B/s at which a pool is filled with packed weights, taken for planning."""
+"""B/s at which each of at most `FILLERS` threads fills a pool with packed weights, taken for planning."""
+FILLERS = 16
 FLOP_RATES: Mapping[str, float] = MappingProxyType(
     {
         "amx_int8": 3e11,
@@ -341,7 +342,8 @@ class _Planner(Layout):
             return 0.05, 0.0
         if kind == "peak":
             return 0.05, max(0.1, self.goal)
-        setup = WORKER_SECONDS + max(spec["bytes"] for spec in parameters["pools"]) / FILL_RATE
+        fillers = min(FILLERS, len(self.cpus))
+        setup = WORKER_SECONDS + max(spec["bytes"] for spec in parameters["pools"]) / (FILL_RATE * fillers)
         threads = int(case.labels["threads"] or 1)
         depth, matrices = int(case.labels["depth"] or 1), 3 if kind == "expert" else 1
         timed = 0.0

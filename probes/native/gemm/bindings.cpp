@@ -312,7 +312,8 @@ void bind(nb::module_& m) {
           },
           "format"_a, "path"_a, "expert"_a, "rows"_a, "depth"_a, "pool_bytes"_a, "pages"_a, "seed"_a,
           "node"_a = -1,
-          "Fills a pool on a node (-1: on any) with matrices [rows, depth], or with experts (depth -> rows x 2 "
+          "Fills a pool on a node (-1: on any) with matrices [rows, depth], or with experts (depth -> rows x "
+          "2 "
           "-> depth). Raises OSError.")
       .def_prop_ro("items", &Trial::items)
       .def_prop_ro("pool", &Trial::pool, nb::rv_policy::reference_internal)

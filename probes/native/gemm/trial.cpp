@@ -6,6 +6,7 @@
 #include <limits>
 #include <new>
 #include <stdexcept>
+#include <thread>
 
 #include "random_weights.hpp"
 
@@ -13,6 +14,7 @@ namespace k3gate::gemm {
 namespace {
 
 constexpr int kSpread = 2;
+constexpr std::size_t kMostFillers = 16;
 constexpr std::uint64_t kMostCalls = 1'000'000'000;
 
 std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
@@ -65,7 +67,7 @@ void Trial::fill(std::uint64_t seed) {
   auto* const base = reinterpret_cast<std::byte*>(pool_.words());
   // What no item takes is touched too, so that the pages of the whole pool can be checked.
   std::memset(base + count * starts[matrices], 0, pool_.bytes() - count * starts[matrices]);
-  for (std::size_t item = 0; item < count; ++item) {
+  const auto copy = [&](std::size_t item) {
     for (std::size_t i = 0; i < matrices; ++i) {
       std::byte* const to = base + item * starts[matrices] + starts[i];
       // Only whole tiles may come before others.
@@ -74,6 +76,13 @@ void Trial::fill(std::uint64_t seed) {
       items_[item].packed[i] =
           Packed{variant_.format, shapes[i][0], shapes[i][1], to, &items_[item].tiles[i]};
     }
+  };
+  const std::size_t threads = std::min({kMostFillers, allowed_cpus().size(), count});
+  std::vector<std::jthread> fillers;
+  for (std::size_t own = 0; own < threads; ++own) {
+    fillers.emplace_back([&copy, own, threads, count] {
+      for (std::size_t item = own; item < count; item += threads) copy(item);
+    });
   }
 }
 
