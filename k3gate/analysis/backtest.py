@@ -76,6 +76,16 @@ class Backtest:
         return sum(bool(tested.inside_without) for tested in self.testable)
 
     @property
+    def classes(self) -> Mapping[str, tuple[int, int, int]]:
+        """By class of engine: rows inside, all rows, rows inside where their machine is left out of the fit."""
+        found = {}
+        for engine in self.fitted:
+            rows = [tested for tested in self.testable if tested.engine == engine]
+            inside = sum(bool(tested.inside) for tested in rows)
+            found[engine] = (inside, len(rows), sum(bool(tested.inside_without) for tested in rows))
+        return found
+
+    @property
     def hit_rate(self) -> float | None:
         """Share of testable rows inside."""
         return self.inside / len(self.testable) if self.testable else None
@@ -179,6 +189,10 @@ def document(made: Backtest) -> dict[str, Any]:
         "hit_rate": made.hit_rate,
         "median_width": made.median_width,
         "leave_one_machine_out": {"inside": made.inside_without, "hit_rate": made.hit_rate_without},
+        "classes": {
+            engine: {"inside": inside, "of": rows, "inside_without_machine": without}
+            for engine, (inside, rows, without) in made.classes.items()
+        },
         "wanted": {"hit_rate": WANTED_HITS, "median_width": WANTED_WIDTH},
         "bands": {engine: list(band) for engine, band in prediction.BANDS.items()},
         "fitted": {engine: list(band) for engine, band in made.fitted.items()},
@@ -245,11 +259,16 @@ def _sums(made: Backtest) -> list[str]:
     total = len(made.testable)
     fitted = ", ".join(f"{engine} {low:.2f} to {high:.2f}" for engine, (low, high) in made.fitted.items())
     bands = ", ".join(f"{engine} {low:.2f} to {high:.2f}" for engine, (low, high) in prediction.BANDS.items())
+    classes = "; ".join(
+        f"{engine} {inside} of {rows}, {without} where their machine is left out"
+        for engine, (inside, rows, without) in made.classes.items()
+    )
     return [
         f"inside: {made.inside} of {total} ({made.hit_rate:.0%}; wanted {WANTED_HITS:.0%})",
         f"leaving each machine out: {made.inside_without} of {total} ({made.hit_rate_without:.0%})",
         f"  the bands are then fitted again; {prediction.SECOND_SOCKET:g} of two sockets, which is of one machine of "
         "these rows (Xeon Gold 6454S), is not",
+        f"by class: {classes}",
         f"median high / low: {made.median_width:.2f} (wanted at most {WANTED_WIDTH:g})",
         f"bands: {bands}; these rows alone would give {fitted}",
         f"free numbers: {len(prediction.FREE_NUMBERS)} ({prediction.SUSTAINED:g} of paper, "

@@ -26,7 +26,7 @@ def weights(case: Case) -> None:
     if size is None:
         _fact(case, None, "GB", f"what they are {whose}", WEIGHED)
         return
-    told = f"{whose} {_sum(case)} = {size / GIB:,.1f} GiB"
+    told = f"{whose}: {_sum(case)}, {size / GIB:,.1f} GiB"
     # Who speaks of the model as it was released is right, whatever this system makes of it.
     if not of_claim and _inside(case, sizes.bytes, WEIGHED):
         case.say(f"{told}: {size / GB:,.1f} GB; the claim is of the model as released", CONSISTENT)

@@ -288,7 +288,7 @@ def document(made: Plan) -> dict[str, Any]:
             "expected_tokens_per_s": _pair(expected.low, expected.high),
             "basis": expected.basis,
             "shares": dict(expected.shares),
-            "tested": {"inside": prediction.TESTED[0], "of": prediction.TESTED[1]},
+            "tested": _tested(found.system.engine),
             "unknown": list(step.unknown),
         },
         "prefill": {
@@ -338,6 +338,11 @@ def document(made: Plan) -> dict[str, Any]:
         "sources": dict(found.system.sources),
     }
     return dict(plain(told))
+
+
+def _tested(engine: str) -> dict[str, int]:
+    inside, rows = prediction.TESTED[engine]
+    return {"inside": inside, "of": rows, "inside_without_machine": prediction.LEFT_OUT[engine]}
 
 
 def _pair(low: float | None, high: float | None) -> list[float] | None:

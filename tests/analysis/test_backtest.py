@@ -38,10 +38,14 @@ def test_four_of_five_results_lie_inside_and_intervals_are_no_wider_than_three(
     assert made.good is True
     widths = [one.predicted[1] / one.predicted[0] for one in made.testable]
     assert made.median_width == statistics.median(widths)
-    assert (made.inside, len(made.testable)) == prediction.TESTED
-    assert made.inside_without == prediction.LEFT_OUT
     for engine, machines in prediction.MACHINES.items():
-        assert machines == len({one.row.machine for one in made.testable if one.engine == engine})
+        rows = [one for one in made.testable if one.engine == engine]
+        assert machines == len({one.row.machine for one in rows})
+        assert (*prediction.TESTED[engine], prediction.LEFT_OUT[engine]) == made.classes[engine]
+        assert made.classes[engine][:2] == (sum(one.inside for one in rows), len(rows))
+    assert made.inside == sum(inside for inside, _ in prediction.TESTED.values()) == 17
+    told = backtest.text(made)
+    assert "by class: general 11 of 13, 10 where their machine is left out; tuned 6 of 6, 0 where" in told
 
 
 def test_there_are_six_free_numbers_and_the_bands_are_the_fit_of_all_rows(made: backtest.Backtest) -> None:
