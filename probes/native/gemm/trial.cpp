@@ -143,6 +143,7 @@ Region Trial::run_together(Team& team, const std::vector<Trial*>& trial_of_threa
   if (trial_of_thread.size() != team.cpus().size())
     throw std::invalid_argument("there is one trial for each thread of the team");
   std::vector<std::size_t> slots;  // of each thread, among those of its trial
+  slots.reserve(trial_of_thread.size());
   for (Trial* const trial : trial_of_thread) trial->slots_ = 0;
   for (Trial* const trial : trial_of_thread) slots.push_back(trial->slots_++);
   for (Trial* const trial : trial_of_thread) {

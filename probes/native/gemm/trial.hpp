@@ -25,7 +25,7 @@ class Trial {
   std::size_t items() const { return items_.size(); }
   Pool& pool() { return pool_; }
   int bind_error() const { return bind_error_; }  // errno of binding the pool; 0 where it went well
-  double bytes_per_item() const;  // as the format has it, see format_bytes
+  double bytes_per_item() const;                  // as the format has it, see format_bytes
   std::size_t packed_bytes() const {
     return item_bytes_;
   }  // as they lie in the pool, for this spread of scales
