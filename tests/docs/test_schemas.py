@@ -179,11 +179,14 @@ def test_each_schema_is_tested_and_named_on_the_page() -> None:
     assert all(f"(schemas/{name}.schema.json)" in page for name in NAMES)
 
 
+# The documents are made once, by one process.
+@pytest.mark.xdist_group("schemas")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_real_document_fits_its_schema(name: str, documents: dict[str, Any]) -> None:
     validator(name).validate(documents[name])
 
 
+@pytest.mark.xdist_group("schemas")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_document_without_a_promised_key_is_refused(name: str, documents: dict[str, Any]) -> None:
     check = validator(name)
@@ -194,6 +197,7 @@ def test_a_document_without_a_promised_key_is_refused(name: str, documents: dict
             assert not check.is_valid(broken), (path, key)
 
 
+@pytest.mark.xdist_group("schemas")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_promised_key_of_another_type_is_refused(name: str, documents: dict[str, Any]) -> None:
     check = validator(name)
@@ -206,6 +210,7 @@ def test_a_promised_key_of_another_type_is_refused(name: str, documents: dict[st
             assert not check.is_valid(broken), (path, key)
 
 
+@pytest.mark.xdist_group("schemas")
 @pytest.mark.parametrize(
     ("name", "path", "key", "value"),
     [
@@ -254,6 +259,7 @@ def test_a_broken_document_is_refused(
     assert not validator(name).is_valid(broken)
 
 
+@pytest.mark.xdist_group("schemas")
 @pytest.mark.parametrize("name", NAMES)
 def test_keys_may_be_added_anywhere(name: str, documents: dict[str, Any]) -> None:
     extended = copy.deepcopy(documents[name])

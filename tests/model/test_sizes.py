@@ -11,11 +11,8 @@ import pytest
 
 from k3gate.errors import UsageError
 from k3gate.model import k3, sizes
-from k3gate.model.checkpoint import files
 from k3gate.model.checkpoint.documents import document
-from k3gate.model.checkpoint.inspection import inspect
 from k3gate.model.shapes import of_config
-from tests.model.checkpoint import kimi_k3 as released
 
 K3_CONFIG = Path(__file__).resolve().parents[3] / "shared" / "k3" / "config.json"
 DEEPSEEK = Path(__file__).resolve().parents[3] / "shared" / "machines" / "model-deepseek-v3-671b-config"
@@ -33,14 +30,6 @@ def test_parameters_by_group_add_up() -> None:
     assert found.expert_bytes() == 17_547_264
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The released checkpoint as sparse files, inspected."""
-    folder = tmp_path_factory.mktemp("kimi-k3")
-    released.write(folder)
-    return inspect(files.find(str(folder)), 2)
-
-
 def alike(found: sizes.ModelSizes, fields: tuple[str, ...]) -> None:
     built = sizes.kimi_k3()
     assert {group.name: group for group in found.groups} == {group.name: group for group in built.groups}
@@ -49,9 +38,9 @@ def alike(found: sizes.ModelSizes, fields: tuple[str, ...]) -> None:
 
 
 @pytest.mark.xdist_group("kimi-k3")
-def test_an_inspected_checkpoint_and_what_inspect_wrote_have_the_built_in_sizes(checkpoint: Any) -> None:
-    alike(sizes.of_inspection(checkpoint), SAME + STATE)
-    told = json.loads(json.dumps(document(checkpoint)))
+def test_an_inspected_checkpoint_and_what_inspect_wrote_have_the_built_in_sizes(inspected: Any) -> None:
+    alike(sizes.of_inspection(inspected), SAME + STATE)
+    told = json.loads(json.dumps(document(inspected)))
     alike(sizes.of_document(told, "k3.json"), SAME + STATE)
 
 

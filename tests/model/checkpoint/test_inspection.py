@@ -69,24 +69,17 @@ def checkpoint(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("kimi-k3")
-    kimi_k3.write(folder)
-    return folder
-
-
 # --- Kimi K3 ---
 
 
 @pytest.mark.xdist_group("kimi-k3")
 @pytest.mark.case("CKP-27")
-def test_kimi_k3_is_counted_to_the_byte(whole: Path) -> None:
+def test_kimi_k3_is_counted_to_the_byte(whole: Path, inspected: Any) -> None:
     """CKP-27: the language part stands in text_config, and vision is counted apart."""
     found = inspect(files.find(whole))
     assert found.findings == ()
     told = document(found)
-    assert document(inspect(files.find(whole), processes=2)) == told
+    assert document(inspected) == told
     for batch in (1, 4):
         assert step_bytes(found, 8192, batch) == traffic.bytes_per_token("bf16", 8192, batch)
     assert told["architecture"] == "kimi-k3"
@@ -125,6 +118,7 @@ def test_the_names_are_those_of_the_released_index() -> None:
     assert ours == released
 
 
+@pytest.mark.long
 @pytest.mark.xdist_group("kimi-k3")
 def test_a_relative_with_the_same_experts_does_not_pass_for_kimi_k3(whole: Path, tmp_path: Path) -> None:
     folder = tmp_path / "relative"
