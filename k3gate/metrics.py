@@ -175,6 +175,14 @@ KERNEL_WEIGHTS = _metric(
     "bytes of weights, as their format has them, that all threads multiplied with the activations of the label's "
     "tokens, divided by the wall time of their common window; activations are rounded within it",
 )
+KERNEL_PEER = _metric(
+    "kernel.peer.weight_rate",
+    "B/s",
+    Better.HIGHER,
+    "Weights through a product of another library",
+    "bytes of weights that one thread of the library of the label multiplied with the label's tokens, divided by the "
+    "wall time of its call",
+)
 KERNEL_FLOPS = _metric(
     "kernel.product.flops",
     "FLOP/s",
@@ -220,6 +228,7 @@ STEAL_SHARE = _metric(
 declare(MEMORY_WRITE, MEMORY_COPY, MEMORY_TRIAD)
 declare(CORE_CLOCK)
 declare(MEMORY_READ, EXPERT_READ, LATENCY_IDLE, LATENCY_LOADED, UNDER_LOAD)
+declare(KERNEL_PEER)
 declare(KERNEL_EXPERT, KERNEL_WEIGHTS, KERNEL_FLOPS, KERNEL_PEAK, KERNEL_PER_CYCLE)
 declare(FILE_READ, FILE_EXPERTS, FILE_LATENCY)
 declare(RESIDENCY_BYTES, RESIDENCY_RATE, SELFTEST_RATE, OTHER_SHARE, STEAL_SHARE)

@@ -7,6 +7,8 @@ Cases, planned from the inventory and from what the CPU and its kernel grant:
     product.SHAPE.FORMAT.machine   one of K3's matrices, its rows shared out, each slice by one thread
     isa.FORMAT.PATH         the same product by each instruction set, one thread
     peak.core.PATH.TYPE     arithmetic on registers alone, one core; peak.machine.PATH.TYPE all of them
+    peer.ggml.FORMAT        ggml's product of the same matrix by one thread, where its library is installed, and
+                            product.SHAPE.FORMAT.core, ours beside it
     peak.PATH               an instruction set that is not here or not permitted: says so
 
 Weights rotate through pools far beyond the caches. Before a variant is timed it is compared with float64, and of what
@@ -19,7 +21,7 @@ from collections.abc import Iterator, Sequence
 
 from k3gate import metrics
 from k3gate.errors import NotPermittedError, NotPresentError
-from k3gate.probes import gemm_kernels, gemm_peaks, gemm_plan, gemm_products
+from k3gate.probes import gemm_kernels, gemm_peaks, gemm_peers, gemm_plan, gemm_products, ggml
 from k3gate.probes import working_sets as sets
 from k3gate.probes.pools import error_text
 from k3gate.probing.contract import Applies, Context, Planned, Reason
@@ -35,6 +37,7 @@ class GemmProbe:
         metrics.KERNEL_EXPERT,
         metrics.KERNEL_WEIGHTS,
         metrics.KERNEL_FLOPS,
+        metrics.KERNEL_PEER,
         metrics.KERNEL_PEAK,
         metrics.KERNEL_PER_CYCLE,
         metrics.CORE_CLOCK,
@@ -58,6 +61,7 @@ class GemmProbe:
             gemm_kernels.paths(),
             gemm_kernels.variants(allowed),
             gemm_kernels.peaks(allowed),
+            peer=ggml.find() is not None,
         )
 
     def run(self, case: Case, context: Context) -> Iterator[Metric]:
@@ -65,6 +69,8 @@ class GemmProbe:
         kind = case.parameters["kind"]
         if kind == "peak":
             yield from gemm_peaks.measure(case, context)
+        elif kind == "peer":
+            yield from gemm_peers.measure(case, context)
         elif kind == "absent":
             raise absence(str(case.parameters["path"]), context.inventory)
         else:

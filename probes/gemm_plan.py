@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+import attrs
 from attrs import frozen
 
 from k3gate.model import k3
@@ -48,6 +49,8 @@ FLOP_RATES: Mapping[str, float] = MappingProxyType(
     }
 )
 """FLOP/s of a core, taken for planning, on the low side of what was seen."""
+PEER_FLOP_RATE = 2e10
+"""The same of ggml, whose products of MXFP4 reached 4e10 on a core that multiplies by vectors."""
 ROUNDS = 3
 BYTES_OF_WEIGHT: Mapping[str, float] = MappingProxyType({"mxfp4": 0.53125, "int8": 1.0, "bf16": 2.0})
 SAMPLES = 3
@@ -101,12 +104,14 @@ def plan(
     paths: Sequence[Path],
     variants: Sequence[Variant],
     peaks: Sequence[Mapping[str, str]],
+    peer: bool = False,
 ) -> Planned:
     """Cases, most important first, and what is left out.
 
-    `paths`: all of this build, with what the CPU and its kernel say; `variants`, `peaks`: those that may be used.
+    `paths`: all of this build, with what the CPU and its kernel say; `variants`, `peaks`: those that may be used;
+    `peer`: whether ggml's library is there.
     """
-    return _Planner(probe, inventory, profile, paths, variants, peaks).planned()
+    return _Planner(probe, inventory, profile, paths, variants, peaks, peer).planned()
 
 
 class _Planner(Layout):
@@ -118,11 +123,12 @@ class _Planner(Layout):
         paths: Sequence[Path],
         variants: Sequence[Variant],
         peaks: Sequence[Mapping[str, str]],
+        peer: bool,
     ) -> None:
         super().__init__(probe, inventory, profile, None)
         # What a node without memory costs is told by the memory probe.
         self.left_out = []
-        self.paths, self.variants, self.peaks = paths, variants, peaks
+        self.paths, self.variants, self.peaks, self.peer = paths, variants, peaks, peer
         self.long = profile.seconds >= 600
         self.goal = 0.3 if self.long else 0.15
 
@@ -143,6 +149,8 @@ class _Planner(Layout):
                 if self.long or (shape.key, kind) in SHORT_SHAPES:
                     some = tokens if shape.key in LEADING else FEW_TOKENS
                     found += self._product("machine", shape, kind, specs, readers, some)
+        if self.peer:
+            found += self._beside(core, readers[0][0])
         if self.long:
             found.append(self._expert("core", core, [readers[0][:1]], tokens))
             found += self._by_path(core, readers[0][0])
@@ -177,6 +185,17 @@ class _Planner(Layout):
     ) -> list[Case]:
         name = f"product.{shape.key}.{kind}.{scope}"
         return [self._case(name, name, scope, shape, kind, specs, readers, self._paths(kind, tokens))]
+
+    def _beside(self, core: Sequence[Spec], cpu: int) -> list[Case]:
+        """ggml's product of a matrix by one thread, and ours beside it."""
+        found = []
+        for kind in ("mxfp4", "bf16") if self.long else ("mxfp4",):
+            [ours] = self._product("core", SHAPES[0], kind, core, [[cpu]], FEW_TOKENS)
+            parameters = {**ours.parameters, "kind": "peer", "paths": ["generic"] * len(FEW_TOKENS)}
+            title = f"CPU {cpu} multiplies {SHAPES[0].title}, {kind.upper()}, by ggml's own code"
+            name = f"peer.ggml.{kind}"
+            found += [ours, attrs.evolve(ours, name=name, group=name, title=title, parameters=parameters)]
+        return found
 
     def _paths(self, kind: str, tokens: Sequence[int]) -> dict[int, str]:
         return {each: fastest_expected(self.variants, kind, each).path for each in tokens}
@@ -347,10 +366,11 @@ class _Planner(Layout):
         threads = int(case.labels["threads"] or 1)
         depth, matrices = int(case.labels["depth"] or 1), 3 if kind == "expert" else 1
         timed = 0.0
+        rates = dict.fromkeys(FLOP_RATES, PEER_FLOP_RATE) if kind == "peer" else FLOP_RATES
         for tokens, path in zip(parameters["tokens"], parameters["paths"], strict=True):
             weights = matrices * parameters["rows"] * depth
             size = weights * BYTES_OF_WEIGHT[str(case.labels["format"])]
-            call = max(size / READ_RATE, 2 * weights * tokens / FLOP_RATES[path])
+            call = max(size / READ_RATE, 2 * weights * tokens / rates[path])
             setup += PROOF_SECONDS + 2 * call
             setup += CHECK_SECONDS * threads * tokens * depth * rows_checked(threads) / 64
             timed += max(self.goal, SAMPLES * max(SAMPLE_SECONDS, call))
@@ -363,8 +383,6 @@ def rows_checked(threads: int) -> int:
 
 
 def _with_seconds(case: Case, setup: float, timed: float, rounds: int) -> Case:
-    import attrs
-
     seconds = setup + timed
     return attrs.evolve(
         case,

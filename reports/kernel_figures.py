@@ -262,6 +262,77 @@ def _crossing_row(one: Product, limits: Roofs, place: charts.Scale, index: Index
     )
 
 
+# --- beside a runtime's own library ----------------------------------------------------------------------
+
+
+def beside(record: RunRecord, index: Index, number: int) -> Figure | None:
+    """Our product of a matrix and that of another library, one core each; None where no such library was there."""
+    theirs = [row for row in _rows(index, metrics.KERNEL_PEER) if usable(row.metric)]
+    ours = {
+        (one.format, point.tokens): point
+        for one in products(record, "core")
+        if one.shape == "expert_up"
+        for point in one.points
+    }
+    pairs = [
+        (row, point)
+        for row in theirs
+        if (point := ours.get((str(row.metric.labels.get("format")), _tokens(row.metric)))) is not None
+    ]
+    if not pairs:
+        return None
+    first, point = pairs[0]
+    engine = str(first.metric.labels.get("engine"))
+    share = (first.metric.median or 0.0) / (point.weights.median or 1.0)
+    place = charts.scale(
+        0, max(max(row.metric.median or 0, p.weights.median or 0) for row, p in pairs), end=96
+    )
+    bars = []
+    for row, mine in pairs:
+        ratio = (row.metric.median or 0.0) / (mine.weights.median or 1.0)
+        bars.append(
+            BarRow(
+                title=f"{str(row.metric.labels.get('format')).upper()}, {words.count(mine.tokens, 'token')}",
+                sub="",
+                chart=charts.cell(
+                    [
+                        charts.band(0, place(mine.weights.median or 0.0), "18%", "28%", "f-data"),
+                        charts.band(0, place(row.metric.median or 0.0), "54%", "28%", "f-data2"),
+                    ]
+                ),
+                figures=(
+                    words.rate(mine.weights.median),
+                    words.rate(row.metric.median),
+                    words.share(ratio, 2),
+                ),
+                link=row.link,
+                state=words.STATES[row.metric.state],
+            )
+        )
+    return Figure(
+        anchor="fig-beside",
+        number=number,
+        title=doubted(
+            f"With one token {engine} has {words.share(share, 2)} of what this core can do"
+            if _tokens(first.metric) == 1
+            else f"{engine} beside k3gate's own products",
+            [row for row, _ in pairs],
+        ),
+        subtitle="Weights a second in GB/s from 0 of an expert's gate or up, one core; dark: k3gate's product, light: "
+        f"{engine}",
+        source="What a runtime with this library has today, against what the machine allows. Its results are not "
+        f"compared with anything here. {proof_line([row for row, _ in pairs])}",
+        links=ends([row for row, _ in pairs]),
+        head=("Weights, tokens", "Both", "Ours, GB/s", "Theirs, GB/s", "Theirs of ours", "State"),
+        bars=tuple(bars),
+    )
+
+
+def _tokens(metric: Metric) -> int:
+    tokens = metric.labels.get("tokens")
+    return tokens if isinstance(tokens, int) else 0
+
+
 # --- by instruction set ----------------------------------------------------------------------------------
 
 

@@ -331,7 +331,10 @@ class Measurements:
             why = kernel_figures.lacking(self._record) if prefix == "expert." else None
             absent = Absent(title, "not known", why, None) if why else self._missing(title, prefix)
             found.append(figure or absent)
-        return tuple(found)
+        # Of a library that is not installed nothing is missing.
+        figure = kernel_figures.beside(self._record, self._index, self._next)
+        self._next += figure is not None
+        return (*found, figure) if figure is not None else tuple(found)
 
     def _mapped_files(self) -> tuple[Figure | Absent, ...]:
         """Nothing where the user named no file."""

@@ -267,7 +267,7 @@ _DRAWN = tuple(
         *(registry.FILE_READ, registry.FILE_EXPERTS, registry.FILE_LATENCY),
         *(registry.RESIDENCY_BYTES, registry.RESIDENCY_RATE),
         *(registry.KERNEL_EXPERT, registry.KERNEL_WEIGHTS, registry.KERNEL_FLOPS),
-        *(registry.KERNEL_PEAK, registry.KERNEL_PER_CYCLE),
+        *(registry.KERNEL_PEAK, registry.KERNEL_PER_CYCLE, registry.KERNEL_PEER),
     )
 )
 

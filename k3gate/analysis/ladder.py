@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import attrs
 from attrs import frozen
 
-from k3gate.metrics import EXPERT_READ, KERNEL_EXPERT, MEMORY_READ
+from k3gate.metrics import EXPERT_READ, KERNEL_EXPERT, KERNEL_PEER, KERNEL_WEIGHTS, MEMORY_READ
 from k3gate.probing.outcomes import evidence
 from k3gate.records import Interval, Metric, Outcome, RunRecord, State
 from k3gate.units import significant
@@ -117,7 +118,19 @@ def _expert_reads(record: RunRecord) -> _Reading:
 
 def _expert_kernels(record: RunRecord) -> _Reading:
     what = "each multiplying whole MXFP4 experts of its own node with one token"
-    return _machine(record, KERNEL_EXPERT.name, "expert.machine", what, tokens=1)
+    reading = _machine(record, KERNEL_EXPERT.name, "expert.machine", what, tokens=1)
+    return attrs.evolve(reading, detail=reading.detail + _today(record))
+
+
+def _today(record: RunRecord) -> str:
+    """What a runtime's own library, where it is installed, has of our product on one core."""
+    point = {"format": "mxfp4", "tokens": 1, "scope": "core", "shape": "expert_up"}
+    theirs = find_metric(record, KERNEL_PEER.name, **point)
+    ours = find_metric(record, KERNEL_WEIGHTS.name, **point)
+    if theirs is None or ours is None or not theirs[1].median or not ours[1].median:
+        return ""
+    share = significant(theirs[1].median / ours[1].median * 100, 2)
+    return f"; {theirs[1].labels.get('engine')} has {share} % of our rate on one core"
 
 
 def _machine(record: RunRecord, name: str, case: str, what: str, **labels: object) -> _Reading:

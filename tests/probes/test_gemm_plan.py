@@ -26,7 +26,10 @@ ALL = {"mxfp4": "int8", "int8": "int8", "bf16": "bf16"}
 
 
 def plan_of(
-    inventory: Inventory, profile: Profile = QUICK, lacking: dict[str, State] | None = None
+    inventory: Inventory,
+    profile: Profile = QUICK,
+    lacking: dict[str, State] | None = None,
+    peer: bool = False,
 ) -> Planned:
     absent = lacking or {}
     paths = [Path(name, absent.get(name, State.OK), 0, "avx2") for name in PATHS]
@@ -37,7 +40,7 @@ def plan_of(
         for name in here
         if name != "generic"
     ]
-    return gemm_plan.plan("gemm", inventory, profile, paths, variants, peaks)
+    return gemm_plan.plan("gemm", inventory, profile, paths, variants, peaks, peer)
 
 
 def named(planned: Planned) -> dict[str, Case]:
@@ -124,6 +127,16 @@ def test_isa_03_what_is_not_there_has_a_case_that_says_so_and_the_rest_is_measur
     assert cases["peak.amx_int8"].rounds == 1
     assert set(cases["expert.machine"].parameters["paths"]) == {"avx512_vnni"}
     assert "peak.core.avx512_vnni.int8" in cases
+
+
+def test_where_ggml_is_installed_its_product_stands_beside_ours(make_inventory: Any) -> None:
+    assert not any("peer" in name for name in named(plan_of(make_inventory("bare_metal"), STANDARD)))
+    cases = named(plan_of(make_inventory("bare_metal"), peer=True))
+    theirs, ours = cases["peer.ggml.mxfp4"], cases["product.expert_up.mxfp4.core"]
+    assert theirs.parameters["tokens"] == ours.parameters["tokens"] == [1, 16, 256]
+    assert theirs.labels == ours.labels and theirs.group != ours.group
+    assert theirs.labels["threads"] == 1 and theirs.parameters["pools"] == ours.parameters["pools"]
+    assert "peer.ggml.bf16" in named(plan_of(make_inventory("bare_metal"), STANDARD, peer=True))
 
 
 def test_shapes_are_those_of_the_model_and_are_cut_evenly() -> None:

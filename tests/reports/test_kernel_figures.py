@@ -130,6 +130,22 @@ def test_isa_06_what_the_machine_can_and_what_a_runtime_uses_are_two_lines(
     assert "AVX-512 VNNI on INT8 700 GFLOP/s 1.98 of 2 3.00 GHz" in seen
 
 
+def test_a_library_of_a_runtime_stands_beside_ours_and_on_the_ladder(bare_metal: Any, tree: Any) -> None:
+    made = bare_metal()
+    labels = SHAPE | {"scope": "core", "shape": "expert_up", "tokens": 1, "engine": "ggml 0.25.3"}
+    theirs = figure("kernel.peer.weight_rate", 4e9, labels)
+    peer = Outcome("gemm", "peer.ggml.mxfp4", State.OK, None, 1.0, 3, (), (theirs,))
+    made = with_outcomes(made, product("expert_up", (1, 1e10), (256, 1e9), scope="core"), peer)
+    page = made.page()
+    seen = seen_of(page, "fig-beside", tree)
+    assert "With one token ggml 0.25.3 has 40 % of what this core can do" in seen
+    assert "MXFP4, one token 10.0 4.00 40 %" in seen
+    assert "256" not in seen.split("MXFP4, one token")[1].split("What a runtime")[0]
+    assert "fig-beside" not in bare_metal().page()
+    ladder = tree(page).text.split("From paper to token")[1]
+    assert "ggml 0.25.3 has 40 % of our rate on one core" in ladder
+
+
 def test_a_cycle_of_tiles_is_told_in_sixteen(bare_metal: Any, tree: Any) -> None:
     made = with_outcomes(bare_metal(), peak("amx_int8", "int8", 5.9e12, "core", cycle=0.99 / 16))
     assert "0.990 of 1 in 16" in seen_of(made.page(), "fig-isa", tree)
