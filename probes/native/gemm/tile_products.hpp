@@ -1,11 +1,11 @@
 // Products by tiles, the same code over the CPU's tiles and over their model.
 //
-// Weights are the first operand, as their packed rows are rows of a tile already; activations, rearranged
-// within the call, are the second; so a tile of sums has rows of weights down and tokens across, and is
-// turned at the end. Two tiles of weights meet two of tokens: four products for four loads. The depth is cut
-// in chunks whose weights stay in the nearest cache, the sums lying in memory between two chunks.
+// Activations are the first operand, row by row as they lie once they are rounded; weights the second, as
+// blocks lie packed or decoded; so a tile of sums has tokens down and rows of weights across, as the output.
+// Two tiles of tokens meet two of weights: four products for four loads. The depth is cut in chunks whose
+// weights stay in the nearest cache, the sums lying in memory between two chunks.
 //
-// Help (tile_help.hpp) does what is no tile operation: round, rearrange, decode, turn and scale.
+// Help (tile_help.hpp) does what is no tile operation: round, decode and scale.
 #pragma once
 
 #include <algorithm>
@@ -48,22 +48,14 @@ class TileProduct {
     depth_blocks_ = (weights_.depth + unit - 1) / unit * unit / kColumns;
     token_tiles_ = (call.tokens + kTileRows - 1) / kTileRows;
     inputs_ = call.workspace->activations();
-    sums_ = call.workspace->decoded();
-    decoded_ = sums_ + (token_tiles_ + 1) / 2 * 4 * kBlockBytes;
+    row_bytes_ = padded_row(depth_blocks_ * kRowBytes);
+    sums_ = call.workspace->sums();
+    decoded_ = call.workspace->decoded();
     token_scales_ = kBytes ? call.workspace->scales() : nullptr;
   }
 
   void run() {
-    // Rounded or copied behind where the rearranged tiles will lie.
-    std::byte* const rows = inputs_ + token_tiles_ * depth_blocks_ * kBlockBytes;
-    const std::size_t row_bytes = depth_blocks_ * kRowBytes;
-    Help::prepare_rows(kBytes, call_, row_bytes, rows);
-    for (std::size_t tile = 0; tile < token_tiles_; ++tile) {
-      const std::size_t tokens = std::min(kTileRows, call_.tokens - tile * kTileRows);
-      for (std::size_t block = 0; block < depth_blocks_; ++block)
-        Help::rearrange(rows + tile * kTileRows * row_bytes + block * kRowBytes, row_bytes, tokens,
-                        input(tile, block));
-    }
+    Help::prepare_rows(kBytes, call_, row_bytes_, inputs_);
     Tiles::configure(kWholeTiles);
     for (std::size_t tile = 0; tile < weights_.tile_count();) tile += run_tiles(tile);
     Tiles::release();
@@ -71,7 +63,7 @@ class TileProduct {
 
  private:
   std::byte* input(std::size_t token_tile, std::size_t block) const {
-    return inputs_ + (token_tile * depth_blocks_ + block) * kBlockBytes;
+    return inputs_ + token_tile * kTileRows * row_bytes_ + block * kRowBytes;
   }
 
   // Returns how many tiles of weights were done: two where both are one segment each.
@@ -118,7 +110,7 @@ class TileProduct {
   }
 
   TileRun coded(const std::byte* at, std::size_t tile, bool add) const {
-    return {at + sizeof(SegmentHead), reinterpret_cast<const SegmentHead*>(at)->scale, tile * kTileRows, add};
+    return {at + sizeof(SegmentHead), reinterpret_cast<const RowsHead*>(at)->scale, tile * kTileRows, add};
   }
 
   // The next tiles are fetched while these are multiplied.
@@ -198,7 +190,7 @@ class TileProduct {
     }
   }
 
-  // Sums 0 to 3, weights 4 and 5, activations 6 and 7.
+  // Sums 0 to 3, activations 4 and 5, weights 6 and 7.
   template <int kRuns, int kTokens>
   void run_chunk(const TileRun (&runs)[2], const std::byte* const (&loads)[2], std::size_t block,
                  std::size_t count, std::size_t token, bool begin, bool end) {
@@ -208,50 +200,50 @@ class TileProduct {
       if (kDecoding != Decoding::kNone && ++pending_.step % pending_.interval == 0) decode_next();
       for (std::size_t line = 0; line < ahead_step_ && ahead_ < ahead_end_; line += 64, ahead_ += 64)
         __builtin_prefetch(ahead_, 0, 2);
-      Tiles::template load<4>(loads[0] + i * kBlockBytes, kRowBytes);
-      Tiles::template load<6>(input(token, block + i), kRowBytes);
+      Tiles::template load<6>(loads[0] + i * kBlockBytes, kLineBytes);
+      Tiles::template load<4>(input(token, block + i), row_bytes_);
       dot<0, 4, 6>();
-      if constexpr (kTokens == 2) {
-        Tiles::template load<7>(input(token + 1, block + i), kRowBytes);
+      if constexpr (kRuns == 2) {
+        Tiles::template load<7>(loads[1] + i * kBlockBytes, kLineBytes);
         dot<1, 4, 7>();
       }
-      if constexpr (kRuns == 2) {
-        Tiles::template load<5>(loads[1] + i * kBlockBytes, kRowBytes);
+      if constexpr (kTokens == 2) {
+        Tiles::template load<5>(input(token + 1, block + i), row_bytes_);
         dot<2, 5, 6>();
-        if constexpr (kTokens == 2) dot<3, 5, 7>();
+        if constexpr (kRuns == 2) dot<3, 5, 7>();
       }
     }
     store_sums<kRuns, kTokens>(kept);
     if (!end) return;
-    for (int i = 0; i < kRuns; ++i) {
-      for (int j = 0; j < kTokens; ++j)
-        Help::finish(kBytes, kept + (2 * i + j) * kBlockBytes, runs[i], token + static_cast<std::size_t>(j),
-                     token_scales_, call_);
+    for (int t = 0; t < kTokens; ++t) {
+      for (int r = 0; r < kRuns; ++r)
+        Help::finish(kBytes, kept + static_cast<std::size_t>(2 * t + r) * kBlockBytes, runs[r],
+                     token + static_cast<std::size_t>(t), token_scales_, call_);
     }
   }
 
   template <int kRuns, int kTokens>
   static void zero_sums() {
     Tiles::template zero<0>();
-    if constexpr (kTokens == 2) Tiles::template zero<1>();
-    if constexpr (kRuns == 2) Tiles::template zero<2>();
+    if constexpr (kRuns == 2) Tiles::template zero<1>();
+    if constexpr (kTokens == 2) Tiles::template zero<2>();
     if constexpr (kRuns == 2 && kTokens == 2) Tiles::template zero<3>();
   }
 
   template <int kRuns, int kTokens>
   static void load_sums(const std::byte* from) {
-    Tiles::template load<0>(from, kRowBytes);
-    if constexpr (kTokens == 2) Tiles::template load<1>(from + kBlockBytes, kRowBytes);
-    if constexpr (kRuns == 2) Tiles::template load<2>(from + 2 * kBlockBytes, kRowBytes);
-    if constexpr (kRuns == 2 && kTokens == 2) Tiles::template load<3>(from + 3 * kBlockBytes, kRowBytes);
+    Tiles::template load<0>(from, kLineBytes);
+    if constexpr (kRuns == 2) Tiles::template load<1>(from + kBlockBytes, kLineBytes);
+    if constexpr (kTokens == 2) Tiles::template load<2>(from + 2 * kBlockBytes, kLineBytes);
+    if constexpr (kRuns == 2 && kTokens == 2) Tiles::template load<3>(from + 3 * kBlockBytes, kLineBytes);
   }
 
   template <int kRuns, int kTokens>
   static void store_sums(std::byte* to) {
-    Tiles::template store<0>(to, kRowBytes);
-    if constexpr (kTokens == 2) Tiles::template store<1>(to + kBlockBytes, kRowBytes);
-    if constexpr (kRuns == 2) Tiles::template store<2>(to + 2 * kBlockBytes, kRowBytes);
-    if constexpr (kRuns == 2 && kTokens == 2) Tiles::template store<3>(to + 3 * kBlockBytes, kRowBytes);
+    Tiles::template store<0>(to, kLineBytes);
+    if constexpr (kRuns == 2) Tiles::template store<1>(to + kBlockBytes, kLineBytes);
+    if constexpr (kTokens == 2) Tiles::template store<2>(to + 2 * kBlockBytes, kLineBytes);
+    if constexpr (kRuns == 2 && kTokens == 2) Tiles::template store<3>(to + 3 * kBlockBytes, kLineBytes);
   }
 
   struct Pending {
@@ -268,6 +260,7 @@ class TileProduct {
   std::size_t depth_blocks_ = 0;  // of 64 bytes a row
   std::size_t token_tiles_ = 0;
   std::byte* inputs_ = nullptr;
+  std::size_t row_bytes_ = 0;
   std::byte* sums_ = nullptr;
   std::byte* decoded_ = nullptr;
   const float* token_scales_ = nullptr;
