@@ -15,7 +15,7 @@ void Workspace::reserve(std::size_t tokens, std::size_t depth) {
   grow(activations_, padded * padded_row(columns * sizeof(float)));  // float32 is the widest
   grow(scales_, padded * sizeof(float));
   // Chunks of four tiles, or of two twice; of the generic path a row.
-  grow(decoded_, std::max(64 * kBlockBytes, columns * sizeof(std::uint16_t)));
+  grow(decoded_, std::max(256 * kBlockBytes, columns * sizeof(std::uint16_t)));
   grow(sums_, padded * 4 * kLineBytes);
 }
 
