@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import ggml_peer
@@ -156,6 +157,21 @@ def against_ggml(bench: Bench, count: int, folder: str | None) -> None:
             label = f"{kind.upper()} of {tokens} tokens ({variant.path}) / ggml, 1 thread, huge pages"
             print(pairs.line(label, pairs.ratio(taken), goal), flush=True)
         memory.close()
+    experts_against_ggml(bench, count, found)
+
+
+def experts_against_ggml(bench: Bench, count: int, found: Path) -> None:
+    """Whole experts of one token; ggml's without SiTU."""
+    memory = _native.Pool(bench.size, "transparent")
+    peer = ggml_peer.Experts(found, ROWS, DEPTH, memory.address, memory.bytes, 1)
+    bench.check_pages(memory)
+    variant = bench.best("mxfp4", 1, expert=True)
+    ours = bench.product(variant, 1, expert=True)
+    calls = max(1, int(SECONDS * peer.rate(2, bench.cpu) / peer.bytes_of_call))
+    taken = pairs.measure(ours, lambda: float(peer.rate(calls, bench.cpu)), count, "ggml experts")
+    label = f"MXFP4 expert block of 1 token ({variant.path}) / ggml MUL_MAT_ID, 1 thread, huge pages"
+    print(pairs.line(label, pairs.ratio(taken), 1.5), flush=True)
+    memory.close()
 
 
 def against_onednn(bench: Bench, count: int, folder: str | None) -> None:
@@ -219,6 +235,11 @@ def main() -> None:
         against_ggml(bench, arguments.pairs, arguments.ggml)
     if arguments.only in (None, "onednn"):
         against_onednn(bench, arguments.pairs, arguments.onednn)
+    if arguments.only is None:
+        print(
+            "kt-kernel: not resolvable here: there is no driver for it (pip install --no-deps kt-kernel==0.7.2, and "
+            "torch; even one worker of it keeps two threads busy, so it is no peer of one thread on two CPUs)"
+        )
     if arguments.only in (None, "paths"):
         paths_apart(bench)
 
