@@ -1,6 +1,6 @@
-"""The products of Kimi K3's experts, one thread: against what memory gives, what the units can do, and ggml.
+"""The products of Kimi K3's experts, one thread: against what memory gives, what the units can do, ggml and oneDNN.
 
-    python benchmarks/gemm.py [--pairs 21] [--megabytes 1250] [--cpu N] [--ggml FOLDER] [--only WORD]
+    python benchmarks/gemm.py [--pairs 21] [--megabytes 1250] [--cpu N] [--ggml FOLDER] [--onednn FOLDER] [--only WORD]
 
 All weights lie in huge pages, ours and the peers', and rotate through more memory than the caches hold. Ours are packed
 once, before; activations are rounded to INT8 within the time. ggml does so too, per 32 of them where ours is per token.
@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import ggml_peer
+import onednn_peer
 import pairs
 
 from k3gate.probes import _native, gemm_kernels, pools
@@ -155,6 +157,62 @@ def against_ggml(bench: Bench, count: int, folder: str | None) -> None:
             label = f"{kind.upper()} of {tokens} tokens ({variant.path}) / ggml, 1 thread, huge pages"
             print(pairs.line(label, pairs.ratio(taken), goal), flush=True)
         memory.close()
+    experts_against_ggml(bench, count, found)
+
+
+def experts_against_ggml(bench: Bench, count: int, found: Path) -> None:
+    """Whole experts of one token; ggml's without SiTU."""
+    memory = _native.Pool(bench.size, "transparent")
+    peer = ggml_peer.Experts(found, ROWS, DEPTH, memory.address, memory.bytes, 1)
+    bench.check_pages(memory)
+    variant = bench.best("mxfp4", 1, expert=True)
+    ours = bench.product(variant, 1, expert=True)
+    calls = max(1, int(SECONDS * peer.rate(2, bench.cpu) / peer.bytes_of_call))
+    taken = pairs.measure(ours, lambda: float(peer.rate(calls, bench.cpu)), count, "ggml experts")
+    label = f"MXFP4 expert block of 1 token ({variant.path}) / ggml MUL_MAT_ID, 1 thread, huge pages"
+    print(pairs.line(label, pairs.ratio(taken), 1.5), flush=True)
+    memory.close()
+
+
+def against_onednn(bench: Bench, count: int, folder: str | None) -> None:
+    """The same shapes by oneDNN, in the layout that it chooses."""
+    found = onednn_peer.find(folder)
+    if found is None:
+        print(f"oneDNN: not resolvable here: there is no oneDNN ({onednn_peer.INSTALL})")
+        return
+    for kind, cases in (
+        ("int8", ((1, 1.5), (16, 1.0), (64, 1.0), (256, 1.0))),
+        ("bf16", ((16, 1.0), (64, 1.0), (256, 1.0))),
+    ):
+        peer = onednn_peer.Products(found, kind, ROWS, DEPTH, bench.size, bench.cpu)
+        pages = (
+            "huge pages" if peer.huge > 0.95 else f"{100 * peer.huge:.0f} % of oneDNN's weights in huge pages"
+        )
+        for tokens, goal in cases:
+            variant = bench.best(kind, tokens)
+            ours = bench.product(variant, tokens)
+            peer.rate(tokens, 2)
+            calls = max(2, int(SECONDS * peer.rate(tokens, 2) / peer.bytes_of_item))
+
+            def theirs(peer: Any = peer, tokens: int = tokens, calls: int = calls) -> float:
+                return float(peer.rate(tokens, calls))
+
+            taken = pairs.measure(ours, theirs, count, f"oneDNN {kind}")
+            label = f"{kind.upper()} of {tokens} tokens ({variant.path}) / oneDNN packed, 1 thread, {pages}"
+            print(pairs.line(label, pairs.ratio(taken), goal), flush=True)
+        peer.close()
+
+
+def paths_apart(bench: Bench) -> None:
+    """What each path does with 256 tokens, once: a lower one that lacks an instruction is slower."""
+    for variant in gemm_kernels.variants(bench.paths):
+        trial = variant.trial(False, ROWS, DEPTH, 64 << 20, "transparent", 1)
+        seconds = min(trial.run(bench.team, 256, 2).seconds / 2 for _ in range(3))
+        rate = trial.flops_per_item(256) / seconds / 1e9
+        print(
+            f"{variant.format.upper()} of 256 tokens ({variant.path}), best of 3: {rate:.0f} GFLOP/s",
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -164,7 +222,8 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=1250, help="at least 4 x the last-level caches")
     parser.add_argument("--cpu", type=int, default=_native.allowed_cpus()[0])
     parser.add_argument("--ggml", help="a folder with libggml-base.so and libggml-cpu.so")
-    parser.add_argument("--only", choices=("memory", "peaks", "ggml"))
+    parser.add_argument("--onednn", help="a folder with libdnnl.so and libintelocl.so")
+    parser.add_argument("--only", choices=("memory", "peaks", "ggml", "onednn", "paths"))
     arguments = parser.parse_args()
     bench = Bench(arguments.cpu, arguments.megabytes * 10**6 // HUGE_PAGE * HUGE_PAGE)
     print(f"products [{ROWS}, {DEPTH}], CPU {bench.cpu}, paths: {', '.join(bench.paths)}")
@@ -174,7 +233,15 @@ def main() -> None:
         against_peaks(bench, arguments.pairs)
     if arguments.only in (None, "ggml"):
         against_ggml(bench, arguments.pairs, arguments.ggml)
-    print("oneDNN: not measured: there is no driver for it here yet")
+    if arguments.only in (None, "onednn"):
+        against_onednn(bench, arguments.pairs, arguments.onednn)
+    if arguments.only is None:
+        print(
+            "kt-kernel: not resolvable here: there is no driver for it (pip install --no-deps kt-kernel==0.7.2, and "
+            "torch; even one worker of it keeps two threads busy, so it is no peer of one thread on two CPUs)"
+        )
+    if arguments.only in (None, "paths"):
+        paths_apart(bench)
 
 
 if __name__ == "__main__":

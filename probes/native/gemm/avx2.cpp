@@ -4,7 +4,6 @@
 
 #if defined(__x86_64__)
 #include <array>
-#include <type_traits>
 
 #include "intrinsics.hpp"
 
@@ -14,15 +13,11 @@
 namespace k3gate::gemm {
 namespace {
 
-#include "activations.inl"
 #include "bf16.inl"
 #include "codes.inl"
 #include "lanes256.inl"
-#include "rows.inl"
 
-struct Bytes : Lanes256 {
-  static constexpr int kOffset = 0;
-
+struct ByteLanes : Lanes256 {
   // |w| x (a with the sign of w): two products stay within 16 bits, as |w| <= 128 and |a| <= 127.
   K3_LANES Sum dot(Sum sum, Vector weights, Input activations) {
     const __m256i pairs =
@@ -31,38 +26,33 @@ struct Bytes : Lanes256 {
   }
 };
 
-struct Floats : Lanes256 {
+struct FloatLanes : Floats256 {
   struct Input {
     __m256 even;
     __m256 odd;
   };
-  using Sum = __m256;
-  using Element = float;
-  static constexpr std::size_t kInputBytes = 128;
-  static constexpr std::size_t kTokens = 2;
+  static constexpr std::size_t kWordOfToken = 8;
 
-  K3_LANES Input input(const std::byte* from, std::size_t at) {
-    const auto* const values = reinterpret_cast<const float*>(from) + 16 * at;
-    return {_mm256_loadu_ps(values), _mm256_loadu_ps(values + 8)};
+  K3_LANES Input input(const std::byte* from) {
+    const auto* const values = reinterpret_cast<const float*>(from);
+    return {_mm256_set1_ps(values[0]), _mm256_set1_ps(values[1])};
   }
-  K3_LANES Sum none() { return _mm256_setzero_ps(); }
   K3_LANES Sum dot(Sum sum, Vector weights, Input activations) {
     const __m256 even = _mm256_castsi256_ps(_mm256_slli_epi32(weights, 16));
     const __m256 odd = _mm256_castsi256_ps(_mm256_and_si256(weights, _mm256_set1_epi32(-65536)));
     return _mm256_fmadd_ps(odd, activations.odd, _mm256_fmadd_ps(even, activations.even, sum));
   }
-  K3_LANES void total4(const Sum* sums, float* to) { _mm_storeu_ps(to, total4_of(sums)); }
 
   K3_TARGET static void prepare(const std::uint16_t* from, std::size_t depth, std::size_t columns,
                                 std::byte* to) {
-    prepare_floats<8>(from, depth, columns, to);
+    prepare_floats(from, depth, columns, to);
   }
 };
 
 constexpr std::array kVariants = {
-    Variant{Format::kMxfp4, Path::kAvx2, Activations::kInt8, run_mxfp4<Bytes>},
-    Variant{Format::kInt8, Path::kAvx2, Activations::kInt8, run_int8<Bytes>},
-    Variant{Format::kBf16, Path::kAvx2, Activations::kBf16, run_bf16<Floats>},
+    Variant{Format::kMxfp4, Path::kAvx2, Activations::kInt8, run_mxfp4<ByteLanes>},
+    Variant{Format::kInt8, Path::kAvx2, Activations::kInt8, run_int8<ByteLanes>},
+    Variant{Format::kBf16, Path::kAvx2, Activations::kBf16, run_bf16<FloatLanes>},
 };
 
 }  // namespace

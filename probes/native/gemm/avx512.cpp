@@ -4,7 +4,6 @@
 
 #if defined(__x86_64__)
 #include <array>
-#include <type_traits>
 
 #include "intrinsics.hpp"
 
@@ -14,15 +13,13 @@
 namespace k3gate::gemm {
 namespace {
 
-#include "activations.inl"
 #include "bf16.inl"
 #include "codes.inl"
 #include "lanes512.inl"
-#include "rows.inl"
 
-struct Bytes : Lanes512 {
-  static constexpr int kOffset = 0;
+struct ByteLanes : Lanes512 {
   static constexpr std::size_t kTokens = 5;
+  static constexpr std::size_t kMostDirect = 1;
 
   // |w| x (a with the sign of w): two products stay within 16 bits, as |w| <= 128 and |a| <= 127.
   K3_LANES Sum dot(Sum sum, Vector weights, Input activations) {
@@ -33,38 +30,34 @@ struct Bytes : Lanes512 {
   }
 };
 
-struct Floats : Lanes512 {
+struct FloatLanes : Floats512 {
   struct Input {
     __m512 even;
     __m512 odd;
   };
-  using Sum = __m512;
-  using Element = float;
-  static constexpr std::size_t kInputBytes = 128;
-  static constexpr std::size_t kTokens = 3;
+  static constexpr std::size_t kWordOfToken = 8;
+  static constexpr std::size_t kTokens = 5;
 
-  K3_LANES Input input(const std::byte* from, std::size_t) {
+  K3_LANES Input input(const std::byte* from) {
     const auto* const values = reinterpret_cast<const float*>(from);
-    return {_mm512_loadu_ps(values), _mm512_loadu_ps(values + 16)};
+    return {_mm512_set1_ps(values[0]), _mm512_set1_ps(values[1])};
   }
-  K3_LANES Sum none() { return _mm512_setzero_ps(); }
   K3_LANES Sum dot(Sum sum, Vector weights, Input activations) {
     const __m512 even = _mm512_castsi512_ps(_mm512_slli_epi32(weights, 16));
     const __m512 odd = _mm512_castsi512_ps(_mm512_and_si512(weights, _mm512_set1_epi32(-65536)));
     return _mm512_fmadd_ps(odd, activations.odd, _mm512_fmadd_ps(even, activations.even, sum));
   }
-  K3_LANES void total4(const Sum* sums, float* to) { _mm_storeu_ps(to, total4_of(sums)); }
 
   K3_TARGET static void prepare(const std::uint16_t* from, std::size_t depth, std::size_t columns,
                                 std::byte* to) {
-    prepare_floats<16>(from, depth, columns, to);
+    prepare_floats(from, depth, columns, to);
   }
 };
 
 constexpr std::array kVariants = {
-    Variant{Format::kMxfp4, Path::kAvx512, Activations::kInt8, run_mxfp4<Bytes>},
-    Variant{Format::kInt8, Path::kAvx512, Activations::kInt8, run_int8<Bytes>},
-    Variant{Format::kBf16, Path::kAvx512, Activations::kBf16, run_bf16<Floats>},
+    Variant{Format::kMxfp4, Path::kAvx512, Activations::kInt8, run_mxfp4<ByteLanes>},
+    Variant{Format::kInt8, Path::kAvx512, Activations::kInt8, run_int8<ByteLanes>},
+    Variant{Format::kBf16, Path::kAvx512, Activations::kBf16, run_bf16<FloatLanes>},
 };
 
 }  // namespace

@@ -5,7 +5,6 @@
 #if defined(__x86_64__)
 #include <array>
 #include <cstring>
-#include <type_traits>
 
 #include "decode512.hpp"
 #include "intrinsics.hpp"
@@ -18,19 +17,12 @@ namespace {
 
 #include "bf16.inl"
 #include "lanes512.inl"
-#include "rows.inl"
 
-struct Lanes : Lanes512 {
-  using Sum = __m512;
-  using Element = float;
-  static constexpr std::size_t kTokens = 6;
-
-  K3_LANES Sum none() { return _mm512_setzero_ps(); }
+struct Lanes : Floats512 {
   K3_LANES Sum dot(Sum sum, Vector weights, Input activations) {
     return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(weights),
                             reinterpret_cast<__m512bh>(activations));
   }
-  K3_LANES void total4(const Sum* sums, float* to) { _mm_storeu_ps(to, total4_of(sums)); }
 
   K3_TARGET static void prepare(const std::uint16_t* from, std::size_t depth, std::size_t columns,
                                 std::byte* to) {

@@ -1,10 +1,10 @@
 // AVX-512 VNNI: vpdpbusd, 64 products of an unsigned and a signed byte an instruction.
+#include "avx512_vbmi.hpp"
 #include "gemm.hpp"
 #include "rounding.hpp"
 
 #if defined(__x86_64__)
 #include <array>
-#include <type_traits>
 
 #include "intrinsics.hpp"
 
@@ -14,25 +14,20 @@
 namespace k3gate::gemm {
 namespace {
 
-#include "activations.inl"
 #include "codes.inl"
 #include "lanes512.inl"
-#include "rows.inl"
 
 struct Lanes : Lanes512 {
-  // Activations are unsigned, weights signed: the offset comes off by the sum of each row's weights.
-  static constexpr int kOffset = 128;
-  static constexpr std::size_t kTokens = 6;
-
-  K3_LANES Sum dot(Sum sum, Vector weights, Input activations) {
-    // Not the intrinsic: with it GCC 12 keeps sums in memory, which halves the speed.
-    asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(activations), "v"(weights));
-    return sum;
-  }
+#include "vnni512.inl"
 };
 
+void run_mxfp4_best(const Call& call) {
+  static const bool vbmi = cpu_flags().avx512_vbmi;
+  vbmi ? run_mxfp4_vbmi(call) : run_mxfp4<Lanes>(call);
+}
+
 constexpr std::array kVariants = {
-    Variant{Format::kMxfp4, Path::kAvx512Vnni, Activations::kInt8, run_mxfp4<Lanes>},
+    Variant{Format::kMxfp4, Path::kAvx512Vnni, Activations::kInt8, run_mxfp4_best},
     Variant{Format::kInt8, Path::kAvx512Vnni, Activations::kInt8, run_int8<Lanes>},
 };
 

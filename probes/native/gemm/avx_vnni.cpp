@@ -4,7 +4,6 @@
 
 #if defined(__x86_64__)
 #include <array>
-#include <type_traits>
 
 #include "intrinsics.hpp"
 
@@ -14,14 +13,13 @@
 namespace k3gate::gemm {
 namespace {
 
-#include "activations.inl"
 #include "codes.inl"
 #include "lanes256.inl"
-#include "rows.inl"
 
 struct Lanes : Lanes256 {
   // As for AVX-512 VNNI.
   static constexpr int kOffset = 128;
+  static constexpr std::size_t kTokens = 5;
 
   K3_LANES Sum dot(Sum sum, Vector weights, Input activations) {
     return _mm256_dpbusd_avx_epi32(sum, activations, weights);

@@ -1,152 +1,144 @@
-// MXFP4 by rows: codes become signed bytes by a table in a register.
+// MXFP4 and INT8 with activations rounded to bytes; included with K3_TARGET set.
 //
-// Lanes give besides:  Vector low(codes), high(codes): the nibbles as bytes
-//                      Vector look_up(table, nibbles)
+// Lanes give besides:  Shift shift(const std::byte* of_16_rows, part)   what decoding a group needs
+//                      Vector low(codes, shift), high(codes, shift)     signed bytes
+//                      kMostDirect   tokens up to which codes are decoded in registers alone
 #pragma once
 
 #include "activations.inl"
-#include "rows.inl"
+#include "coded.inl"
 
-// Decoded in registers and multiplied at once: for few tokens, where each code is used few times.
-template <class Lanes, int Rows, int Tokens>
-K3_TARGET __attribute__((noinline)) void run_codes(const std::byte* blocks, std::size_t count,
-                                                   const std::byte* activations, std::size_t token_bytes,
-                                                   int row, int rows, const Finish& finish, Ahead& ahead) {
-  typename Lanes::Sum sums[Rows * Tokens];
-  for (auto& sum : sums) sum = Lanes::none();
-  const auto* const tables = reinterpret_cast<const std::byte*>(code_tables());
-  for (std::size_t block = 0; block < count; ++block) {
-    const std::byte* const codes_of =
-        blocks + block * kCodeBlockBytes + static_cast<std::size_t>(row) * kRowBytes;
-    const std::byte* const places_at = blocks + block * kCodeBlockBytes + kBlockBytes +
-                                       static_cast<std::size_t>(row) * 2 * sizeof(std::uint16_t);
-    const auto* const places = reinterpret_cast<const std::uint16_t*>(places_at);
-    const std::byte* const inputs = activations + block * kCodeDepth;
-#pragma GCC unroll 17
-    for (int line = 0; line < Rows; ++line)
-      __builtin_prefetch(codes_of + Lanes::kPrefetch + static_cast<std::size_t>(line) * 64);
-    if (row == 0) __builtin_prefetch(places_at + Lanes::kPrefetch);
-    ahead.fetch();
-#pragma GCC unroll 2
-    for (std::size_t at = 0; at < kRowBytes / Lanes::kBytes; ++at) {
-      typename Lanes::Input first[Tokens];
-      typename Lanes::Input second[Tokens];
-#pragma GCC unroll 8
-      for (int token = 0; token < Tokens; ++token) {
-        first[token] = Lanes::input(inputs + static_cast<std::size_t>(token) * token_bytes, at);
-        second[token] = Lanes::input(inputs + static_cast<std::size_t>(token) * token_bytes + kRowBytes, at);
+// Tiles, `stride` bytes apart, whose codes are decoded in registers and multiplied at once: for few tokens,
+// where each code is used few times. Several tiles at once are as many streams from memory, each fetched a
+// little ahead: that is faster than one stream, and than loads alone. Sums of low and of high nibbles are
+// apart where registers are left, as each waits for the one before.
+template <class Lanes, int Tiles, int Tokens>
+K3_TARGET __attribute__((noinline)) void multiply_codes(const std::byte* block, std::size_t stride,
+                                                        std::size_t count, const std::byte* inputs,
+                                                        std::size_t token_bytes, std::byte* kept) {
+  constexpr std::size_t kParts = kLineBytes / Lanes::kBytes;
+  constexpr std::size_t kLinesOfGroup = kGroup / kWordBytes;
+  constexpr std::size_t kAhead = 2 * kCodeBlockBytes;
+  constexpr std::size_t kApart = Tiles * Tokens <= 8 ? 2 : 1;
+  typename Lanes::Sum sums[kApart][Tokens][Tiles][kParts];
+  for (auto& apart : sums) {
+    for (auto& token : apart) {
+      for (auto& tile : token) {
+        for (auto& sum : tile) sum = Lanes::none();
       }
-#pragma GCC unroll 16
-      for (std::size_t i = 0; i < Rows; ++i) {
-        const auto codes = Lanes::load(codes_of + i * kRowBytes + at * Lanes::kBytes);
-        const auto low =
-            Lanes::look_up(Lanes::load(tables + places[2 * i] + at * Lanes::kBytes), Lanes::low(codes));
-        const auto high =
-            Lanes::look_up(Lanes::load(tables + places[2 * i + 1] + at * Lanes::kBytes), Lanes::high(codes));
-#pragma GCC unroll 8
-        for (int token = 0; token < Tokens; ++token) {
-          auto& sum = sums[static_cast<std::size_t>(token) * Rows + i];
-          sum = Lanes::dot(sum, low, first[token]);
-          sum = Lanes::dot(sum, high, second[token]);
+    }
+  }
+  for (; count > 0; --count, block += kCodeBlockBytes, inputs += kCodeDepth) {
+#pragma GCC unroll 4
+    for (std::size_t tile = 0; tile < Tiles; ++tile)
+      __builtin_prefetch(block + tile * stride + kBlockBytes + kAhead);
+    for (std::size_t half = 0; half < 2; ++half) {
+#pragma GCC unroll 4
+      for (std::size_t tile = 0; tile < Tiles; ++tile) {
+        const std::byte* const at = block + tile * stride;
+        typename Lanes::Shift shifts[2][kParts];
+        for (std::size_t i = 0; i < 2 * kParts; ++i)
+          shifts[i / kParts][i % kParts] =
+              Lanes::shift(at + kBlockBytes + (2 * (i / kParts) + half) * kTileRows, i % kParts);
+#pragma GCC unroll 2
+        for (std::size_t i = 0; i < kLinesOfGroup; ++i) {
+          const std::size_t line = half * kLinesOfGroup + i;
+          __builtin_prefetch(at + line * kLineBytes + kAhead);
+#pragma GCC unroll 2
+          for (std::size_t part = 0; part < kParts; ++part) {
+            const auto codes = Lanes::load(at + line * kLineBytes + part * Lanes::kBytes);
+            const auto low = Lanes::low(codes, shifts[0][part]);
+            const auto high = Lanes::high(codes, shifts[1][part]);
+#pragma GCC unroll 4
+            for (std::size_t token = 0; token < Tokens; ++token) {
+              const std::byte* const input = inputs + token * token_bytes + line * Lanes::kWordOfToken;
+              auto& first = sums[0][token][tile][part];
+              auto& second = sums[kApart - 1][token][tile][part];
+              first = Lanes::dot(first, low, Lanes::input(input));
+              second = Lanes::dot(second, high, Lanes::input(input + kRowBytes));
+            }
+          }
         }
       }
     }
   }
-  typename Lanes::Element totals[Rows * Tokens];
-#pragma GCC unroll 32
-  for (int i = 0; i < Rows * Tokens; i += kQuad) Lanes::total4(sums + i, totals + i);
-  for (int token = 0; token < Tokens; ++token)
-    finish_rows(finish, totals + token * Rows, rows < Rows ? rows : Rows, token);
-}
-
-template <class Lanes, int Rows, int Tokens>
-K3_TARGET inline void run_coded_tile(const std::byte* blocks, std::size_t count, const std::byte* activations,
-                                     std::size_t token_bytes, int rows, const Finish& finish, Ahead ahead) {
-  for (int row = 0; row < rows; row += Rows) {
-    Finish part = finish;
-    part.output += row;
-    part.row_scales += row;
-    part.sums += row;
-    run_codes<Lanes, Rows, Tokens>(blocks, count, activations, token_bytes, row, rows - row, part, ahead);
+#pragma GCC unroll 4
+  for (std::size_t token = 0; token < Tokens; ++token) {
+#pragma GCC unroll 8
+    for (std::size_t i = 0; i < Tiles * kParts; ++i) {
+      auto sum = sums[0][token][i / kParts][i % kParts];
+      if constexpr (kApart == 2) sum = Lanes::add(sum, sums[1][token][i / kParts][i % kParts]);
+      Lanes::store_sum(kept + (token * Tiles * kParts + i) * Lanes::kBytes, sum);
+    }
   }
 }
 
-// Blocks of codes to blocks of bytes, twice as many.
+// A block of codes to two of bytes.
 template <class Lanes>
-K3_TARGET inline void decode_codes(const std::byte* blocks, std::size_t count, std::byte* to,
-                                   std::size_t stride = kBlockBytes) {
-  const auto* const tables = reinterpret_cast<const std::byte*>(code_tables());
-  for (std::size_t block = 0; block < count; ++block, blocks += kCodeBlockBytes, to += 2 * stride) {
-    const auto* const places = reinterpret_cast<const std::uint16_t*>(blocks + kBlockBytes);
-#pragma GCC unroll 4
-    for (std::size_t row = 0; row < kTileRows; ++row) {
-#pragma GCC unroll 2
-      for (std::size_t at = 0; at < kRowBytes; at += Lanes::kBytes) {
-        const auto codes = Lanes::load(blocks + row * kRowBytes + at);
-        Lanes::store(to + row * kRowBytes + at,
-                     Lanes::look_up(Lanes::load(tables + places[2 * row] + at), Lanes::low(codes)));
-        Lanes::store(to + stride + row * kRowBytes + at,
-                     Lanes::look_up(Lanes::load(tables + places[2 * row + 1] + at), Lanes::high(codes)));
+K3_TARGET inline void decode_block(const std::byte* block, std::byte* to) {
+  constexpr std::size_t kParts = kLineBytes / Lanes::kBytes;
+  constexpr std::size_t kLinesOfGroup = kGroup / kWordBytes;
+  for (std::size_t half = 0; half < 2; ++half) {
+    for (std::size_t part = 0; part < kParts; ++part) {
+      const auto low = Lanes::shift(block + kBlockBytes + half * kTileRows, part);
+      const auto high = Lanes::shift(block + kBlockBytes + (2 + half) * kTileRows, part);
+#pragma GCC unroll 8
+      for (std::size_t i = 0; i < kLinesOfGroup; ++i) {
+        const std::size_t at = (half * kLinesOfGroup + i) * kLineBytes + part * Lanes::kBytes;
+        const auto codes = Lanes::load(block + at);
+        Lanes::store(to + at, Lanes::low(codes, low));
+        Lanes::store(to + kBlockBytes + at, Lanes::high(codes, high));
       }
     }
   }
+}
+
+template <class Lanes>
+K3_TARGET inline void decode_codes(const std::byte* blocks, std::size_t count, std::byte* to) {
+  for (; count > 0; --count, blocks += kCodeBlockBytes, to += 2 * kBlockBytes)
+    decode_block<Lanes>(blocks, to);
+}
+
+// For coded.inl.
+template <class Lanes>
+struct Bytes {
+  static constexpr std::size_t kBlocks = 2;
+  static constexpr std::size_t kMostDirect = Lanes::kMostDirect;
+
+  K3_TARGET static inline void decode(const std::byte* blocks, std::size_t count, std::byte* to) {
+    decode_codes<Lanes>(blocks, count, to);
+  }
+
+  template <int Tiles>
+  K3_TARGET static inline void multiply(std::size_t tokens, const std::byte* blocks, std::size_t stride,
+                                        std::size_t count, const std::byte* inputs, std::size_t token_bytes,
+                                        std::byte* kept) {
+    if (tokens == 1) multiply_codes<Lanes, Tiles, 1>(blocks, stride, count, inputs, token_bytes, kept);
+    if constexpr (kMostDirect > 1) {
+      if (tokens == 2) multiply_codes<Lanes, Tiles, 2>(blocks, stride, count, inputs, token_bytes, kept);
+      if (tokens == 3) multiply_codes<Lanes, Tiles, 3>(blocks, stride, count, inputs, token_bytes, kept);
+      if (tokens == 4) multiply_codes<Lanes, Tiles, 4>(blocks, stride, count, inputs, token_bytes, kept);
+    }
+  }
+};
+
+template <class Lanes>
+K3_TARGET inline Finish prepare_bytes(const Call& call, std::size_t token_bytes) {
+  round_activations(call.activations, call.tokens, call.weights->depth, token_bytes, Lanes::kOffset,
+                    reinterpret_cast<std::uint8_t*>(call.workspace->activations()), call.workspace->scales());
+  return {call.output, call.weights->rows, call.workspace->scales()};
 }
 
 template <class Lanes>
 K3_TARGET void run_mxfp4(const Call& call) {
-  const Packed& weights = *call.weights;
-  const std::size_t columns = (weights.depth + kCodeDepth - 1) / kCodeDepth * kCodeDepth;
-  std::byte* const inputs = call.workspace->activations();
-  round_activations(call.activations, call.tokens, weights.depth, columns, Lanes::kOffset,
-                    reinterpret_cast<std::uint8_t*>(inputs), call.workspace->scales());
-  for (std::size_t tile = 0; tile < weights.tile_count(); ++tile) {
-    const int rows = rows_of_tile(weights, tile);
-    const std::byte* at = weights.tile(tile);
-    for (bool last = false, first = true; !last; first = false) {
-      const auto& head = *reinterpret_cast<const SegmentHead*>(at);
-      const std::byte* const blocks = at + sizeof(SegmentHead);
-      const std::byte* const inputs_at = inputs + head.first_block * kCodeDepth;
-      const Finish finish{call.output + tile * kTileRows, weights.rows, head.scale, head.sum, Lanes::kOffset,
-                          call.workspace->scales(),       !first};
-      switch (call.tokens <= Lanes::kMostDirect ? call.tokens : 0) {
-        case 1:
-          run_coded_tile<Lanes, Lanes::kRowsOfOne, 1>(blocks, head.blocks, inputs_at, columns, rows, finish,
-                                                      {});
-          break;
-        case 2:
-          run_coded_tile<Lanes, Lanes::kRowsOfOne / 2, 2>(blocks, head.blocks, inputs_at, columns, rows,
-                                                          finish, {});
-          break;
-        case 3:
-          run_coded_tile<Lanes, kQuad, 3>(blocks, head.blocks, inputs_at, columns, rows, finish, {});
-          break;
-        case 4:
-          run_coded_tile<Lanes, kQuad, 4>(blocks, head.blocks, inputs_at, columns, rows, finish, {});
-          break;
-        default:
-          decode_codes<Lanes>(blocks, head.blocks, call.workspace->decoded(), kDecodedStride);
-          run_tile<Lanes>({call.workspace->decoded(), 2 * head.blocks, kDecodedStride}, inputs_at, columns,
-                          call.tokens, rows, finish, next_tile(weights, tile));
-      }
-      last = head.last != 0;
-      at = blocks + head.blocks * kCodeBlockBytes;
-    }
-  }
+  const std::size_t token_bytes =
+      padded_row((call.weights->depth + kCodeDepth - 1) / kCodeDepth * kCodeDepth);
+  run_coded<Lanes, Bytes<Lanes>>(call, token_bytes, prepare_bytes<Lanes>(call, token_bytes));
 }
 
 template <class Lanes>
 K3_TARGET void run_int8(const Call& call) {
-  const Packed& weights = *call.weights;
-  const std::size_t columns = (weights.depth + kCodeDepth - 1) / kCodeDepth * kCodeDepth;
-  std::byte* const inputs = call.workspace->activations();
-  round_activations(call.activations, call.tokens, weights.depth, columns, Lanes::kOffset,
-                    reinterpret_cast<std::uint8_t*>(inputs), call.workspace->scales());
-  const std::size_t blocks = (weights.depth + kRowBytes - 1) / kRowBytes;
-  for (std::size_t tile = 0; tile < weights.tile_count(); ++tile) {
-    const auto& head = *reinterpret_cast<const RowsHead*>(weights.tile(tile));
-    const Finish finish{call.output + tile * kTileRows, weights.rows, head.scale, head.sum, Lanes::kOffset,
-                        call.workspace->scales(),       false};
-    run_tile<Lanes>({weights.tile(tile) + sizeof head, blocks}, inputs, columns, call.tokens,
-                    rows_of_tile(weights, tile), finish, next_tile(weights, tile));
-  }
+  const std::size_t blocks = (call.weights->depth + kRowBytes - 1) / kRowBytes;
+  const std::size_t token_bytes = padded_row(blocks * kRowBytes);
+  run_plain<Lanes>(call, sizeof(RowsHead), token_bytes, prepare_bytes<Lanes>(call, token_bytes));
 }

@@ -12,8 +12,6 @@ namespace {
 
 #include "activations.inl"
 
-constexpr std::size_t kBytesOfHalf = kCodeDepth / 2;
-
 std::int32_t dot(const std::int8_t* __restrict a, const std::int8_t* __restrict b, std::size_t count) {
   std::int32_t sum = 0;
   for (std::size_t i = 0; i < count; ++i) sum += static_cast<std::int16_t>(a[i] * b[i]);
@@ -39,15 +37,15 @@ const std::int8_t* rounded(const Call& call, std::size_t columns) {
 // One row of a run of blocks of codes, as bytes.
 void decode_row(const std::byte* blocks, std::size_t count, std::size_t row, std::int8_t* to) {
   for (std::size_t block = 0; block < count; ++block, blocks += kCodeBlockBytes, to += kCodeDepth) {
-    std::uint16_t places[2];
-    std::memcpy(places, blocks + kBlockBytes + row * sizeof places, sizeof places);
-    const auto* const codes = reinterpret_cast<const std::uint8_t*>(blocks + row * kRowBytes);
-    const std::int8_t* const low = code_tables() + places[0];
-    const std::int8_t* const high = code_tables() + places[1];
-    for (std::size_t j = 0; j < kBytesOfHalf; ++j) {
-      const std::size_t table = j / kGroup * kGroup;
-      to[j] = low[table + (codes[j] & 15U)];
-      to[kBytesOfHalf + j] = high[table + (codes[j] >> 4U)];
+    std::uint8_t codes[kRowBytes];
+    for (std::size_t line = 0; line < kLines; ++line)
+      std::memcpy(codes + line * kWordBytes, blocks + line * kLineBytes + row * kWordBytes, kWordBytes);
+    const auto* const shifts = reinterpret_cast<const std::uint8_t*>(blocks + kBlockBytes + row);
+    for (std::size_t j = 0; j < kRowBytes; ++j) {
+      const std::int8_t* const low = kCodeTable.values + shifts[j / kGroup * kTileRows];
+      const std::int8_t* const high = kCodeTable.values + shifts[(2 + j / kGroup) * kTileRows];
+      to[j] = low[codes[j] & 15U];
+      to[kRowBytes + j] = high[codes[j] >> 4U];
     }
   }
 }
@@ -67,7 +65,7 @@ void run_mxfp4(const Call& call) {
       for (std::size_t token = 0; token < call.tokens; ++token) {
         const std::int32_t sum =
             dot(decoded, inputs + token * columns + head.first_block * kCodeDepth, head.blocks * kCodeDepth);
-        const float value = static_cast<float>(sum) * head.scale[row % kTileRows] * scales[token];
+        const float value = static_cast<float>(sum) * head.rows.scale[row % kTileRows] * scales[token];
         float& to = call.output[token * weights.rows + row];
         to = first ? value : to + value;
       }
@@ -77,10 +75,10 @@ void run_mxfp4(const Call& call) {
   }
 }
 
-// A row of a tile lies in pieces of 64 bytes; put together first, as it is used for many tokens.
+// A row of a tile lies in pieces of 4 bytes; put together first, as it is used for many tokens.
 const std::byte* gather_row(const std::byte* blocks, std::size_t count, std::size_t row, std::byte* to) {
-  for (std::size_t block = 0; block < count; ++block)
-    std::memcpy(to + block * kRowBytes, blocks + block * kBlockBytes + row * kRowBytes, kRowBytes);
+  for (std::size_t line = 0; line < count * kLines; ++line)
+    std::memcpy(to + line * kWordBytes, blocks + line * kLineBytes + row * kWordBytes, kWordBytes);
   return to;
 }
 

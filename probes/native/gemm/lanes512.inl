@@ -1,48 +1,82 @@
 // Bytes in registers of 512 bits: all but the multiplication. Included with K3_LANES set.
 #pragma once
 
-// The sums over the 16 lanes of each of four registers.
-K3_LANES __m128i total4_of(const __m512i* sums) {
-  const __m512i a =
-      _mm512_add_epi32(_mm512_unpacklo_epi32(sums[0], sums[1]), _mm512_unpackhi_epi32(sums[0], sums[1]));
-  const __m512i b =
-      _mm512_add_epi32(_mm512_unpacklo_epi32(sums[2], sums[3]), _mm512_unpackhi_epi32(sums[2], sums[3]));
-  const __m512i c = _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
-  const __m256i d = _mm256_add_epi32(_mm512_castsi512_si256(c), _mm512_extracti64x4_epi64(c, 1));
-  return _mm_add_epi32(_mm256_castsi256_si128(d), _mm256_extracti128_si256(d, 1));
-}
-
-K3_LANES __m128 total4_of(const __m512* sums) {
-  const __m512 a = _mm512_add_ps(_mm512_unpacklo_ps(sums[0], sums[1]), _mm512_unpackhi_ps(sums[0], sums[1]));
-  const __m512 b = _mm512_add_ps(_mm512_unpacklo_ps(sums[2], sums[3]), _mm512_unpackhi_ps(sums[2], sums[3]));
-  const __m512 c =
-      _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b))),
-                    _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b))));
-  const __m256 d = _mm256_add_ps(_mm512_castps512_ps256(c), _mm512_extractf32x8_ps(c, 1));
-  return _mm_add_ps(_mm256_castps256_ps128(d), _mm256_extractf128_ps(d, 1));
-}
-
 struct Lanes512 {
   using Vector = __m512i;
   using Input = __m512i;
   using Sum = __m512i;
-  using Element = std::int32_t;
+  using Floats = __m512;
   static constexpr std::size_t kBytes = 64;
-  static constexpr std::size_t kInputBytes = 64;  // of activations that go with one block
+  static constexpr int kTiles = 4;
+  static constexpr std::size_t kTokens = 6;
+  static constexpr std::size_t kWordOfToken = 4;
+  static constexpr int kOffset = 0;
   static constexpr std::size_t kMostDirect = 4;
-  static constexpr int kRowsOfOne = 16;
-  static constexpr std::size_t kPrefetch = 8 * kCodeBlockBytes;
 
-  K3_LANES Vector load(const void* from) { return _mm512_loadu_si512(from); }
-  K3_LANES void store(void* to, Vector value) { _mm512_storeu_si512(to, value); }
-  K3_LANES Input input(const std::byte* from, std::size_t) { return _mm512_loadu_si512(from); }
-  K3_LANES Sum none() { return _mm512_setzero_si512(); }
-  K3_LANES Vector low(Vector codes) { return _mm512_and_si512(codes, _mm512_set1_epi8(15)); }
-  K3_LANES Vector high(Vector codes) {
-    return _mm512_and_si512(_mm512_srli_epi16(codes, 4), _mm512_set1_epi8(15));
+  K3_LANES Vector load(const void* from) { return _mm512_load_si512(from); }
+  K3_LANES void store(void* to, Vector value) { _mm512_store_si512(to, value); }
+  K3_LANES Input input(const std::byte* from) {
+    return _mm512_set1_epi32(*reinterpret_cast<const std::int32_t*>(from));
   }
-  K3_LANES Vector look_up(Vector table, Vector nibbles) { return _mm512_shuffle_epi8(table, nibbles); }
-  K3_LANES void total4(const Sum* sums, Element* to) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), total4_of(sums));
+  K3_LANES Sum none() { return _mm512_setzero_si512(); }
+  K3_LANES Sum load_sum(const std::byte* from) { return _mm512_load_si512(from); }
+  K3_LANES void store_sum(std::byte* to, Sum sum) { _mm512_store_si512(to, sum); }
+  K3_LANES Sum add(Sum a, Sum b) { return _mm512_add_epi32(a, b); }
+
+  // The codes' table has room for one shift alone, so words are shifted: of numbers that were made positive,
+  // for none to reach into the next byte.
+  struct Shift {
+    __m512i counts;
+    __m512i offset;
+  };
+  K3_LANES Shift shift(const std::byte* of_rows, std::size_t) {
+    const __m128i shifts = _mm_load_si128(reinterpret_cast<const __m128i*>(of_rows));
+    const __m512i counts = _mm512_srli_epi32(_mm512_cvtepu8_epi32(shifts), 4);
+    return {counts, _mm512_sllv_epi32(_mm512_set1_epi8(kMostCode), counts)};
+  }
+  K3_LANES Vector decode(Vector nibbles, const Shift& shift) {
+    const __m512i table =
+        _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+    const __m512i positive = _mm512_shuffle_epi8(table, nibbles);
+    return _mm512_sub_epi8(_mm512_sllv_epi32(positive, shift.counts), shift.offset);
+  }
+  K3_LANES Vector low(Vector codes, const Shift& shift) {
+    return decode(_mm512_and_si512(codes, _mm512_set1_epi8(15)), shift);
+  }
+  K3_LANES Vector high(Vector codes, const Shift& shift) {
+    return decode(_mm512_and_si512(_mm512_srli_epi16(codes, 4), _mm512_set1_epi8(15)), shift);
+  }
+
+  // What `offset` times the weights adds to a sum comes off.
+  template <int kOffset>
+  K3_LANES Floats floats(Sum sum, const std::int32_t* weight_sums) {
+    static_assert(kOffset == 0 || kOffset == 128);
+    if constexpr (kOffset != 0)
+      sum = _mm512_sub_epi32(sum, _mm512_slli_epi32(_mm512_loadu_si512(weight_sums), 7));
+    return _mm512_cvtepi32_ps(sum);
+  }
+  K3_LANES Floats every(float value) { return _mm512_set1_ps(value); }
+  K3_LANES Floats load_floats(const float* from) { return _mm512_loadu_ps(from); }
+  K3_LANES Floats times(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
+  K3_LANES Floats plus(Floats a, Floats b) { return _mm512_add_ps(a, b); }
+  K3_LANES __mmask16 first(std::size_t count) { return static_cast<__mmask16>((1U << count) - 1); }
+  K3_LANES Floats load_some(const float* from, std::size_t count) {
+    return _mm512_maskz_loadu_ps(first(count), from);
+  }
+  K3_LANES void store_some(float* to, Floats value, std::size_t count) {
+    _mm512_mask_storeu_ps(to, first(count), value);
+  }
+};
+
+// With float32 as sums.
+struct Floats512 : Lanes512 {
+  using Sum = __m512;
+
+  K3_LANES Sum none() { return _mm512_setzero_ps(); }
+  K3_LANES Sum load_sum(const std::byte* from) { return _mm512_load_ps(from); }
+  K3_LANES void store_sum(std::byte* to, Sum sum) { _mm512_store_ps(to, sum); }
+  template <int>
+  K3_LANES Floats floats(Sum sum, const std::int32_t*) {
+    return sum;
   }
 };

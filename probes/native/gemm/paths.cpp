@@ -87,8 +87,9 @@ CpuFlags cpu_flags() {
   if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return flags;
   flags.avx512 = avx512 && flags.avx2 && (ebx >> 17 & 1) != 0;
   flags.avx512_vnni = flags.avx512 && (ecx >> 11 & 1) != 0;
-  // The tile kernels decode with AVX-512, which every CPU with tiles has.
-  flags.amx_tile = flags.avx512 && (edx >> 24 & 1) != 0;
+  flags.avx512_vbmi = flags.avx512 && (ecx >> 1 & 1) != 0;
+  // The tile kernels decode with AVX-512 VBMI, which every CPU with tiles has.
+  flags.amx_tile = flags.avx512_vbmi && (edx >> 24 & 1) != 0;
   flags.amx_int8 = flags.amx_tile && (edx >> 25 & 1) != 0;
   flags.amx_bf16 = flags.amx_tile && (edx >> 22 & 1) != 0;
   if (eax < 1 || __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) == 0) return flags;

@@ -35,6 +35,7 @@ struct CpuFlags {
   bool avx512 = false;  // F, BW, DQ, VL
   bool avx512_vnni = false;
   bool avx512_bf16 = false;
+  bool avx512_vbmi = false;  // no path of its own: codes are looked up faster
   bool amx_tile = false;
   bool amx_int8 = false;
   bool amx_bf16 = false;

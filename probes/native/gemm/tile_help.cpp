@@ -27,36 +27,22 @@ void PlainHelp::prepare_rows(bool bytes, const Call& call, std::size_t row_bytes
   }
 }
 
-void PlainHelp::rearrange(const std::byte* from, std::size_t row_bytes, std::size_t rows, std::byte* to) {
-  for (std::size_t row = 0; row < kTileRows; ++row) {
-    for (std::size_t word = 0; word < kTileRows; ++word) {
-      std::byte* const place = to + word * kRowBytes + row * sizeof(std::uint32_t);
-      if (row < rows) {
-        std::memcpy(place, from + row * row_bytes + word * sizeof(std::uint32_t), sizeof(std::uint32_t));
-      } else {
-        std::memset(place, 0, sizeof(std::uint32_t));
-      }
-    }
-  }
-}
-
 void PlainHelp::decode(Decoding decoding, const std::byte* packed, std::size_t blocks, std::byte* to) {
   const bool bytes = decoding == Decoding::kBytes;
   for (std::size_t block = 0; block < blocks; ++block, packed += kCodeBlockBytes) {
     for (std::size_t row = 0; row < kTileRows; ++row) {
-      std::uint16_t places[2];
-      std::memcpy(places, packed + kBlockBytes + row * sizeof places, sizeof places);
       for (std::size_t k = 0; k < kCodeDepth; ++k) {
-        const auto pair = std::to_integer<unsigned>(packed[row * kRowBytes + k % kRowBytes]);
+        const std::size_t inside = k % kRowBytes;
+        const auto pair = std::to_integer<unsigned>(
+            packed[inside / kWordBytes * kLineBytes + row * kWordBytes + inside % kWordBytes]);
         const unsigned code = k < kRowBytes ? pair & 15 : pair >> 4;
-        const std::uint16_t place = places[k / kRowBytes];
+        const auto shift = std::to_integer<std::size_t>(packed[kBlockBytes + k / kGroup * kTileRows + row]);
         if (bytes) {
-          const std::int8_t value = code_tables()[place + k / kGroup % 2 * kGroup + code];
-          to[k / kRowBytes * kBlockBytes + row * kRowBytes + k % kRowBytes] = static_cast<std::byte>(value);
+          to[k / kWordBytes * kLineBytes + row * kWordBytes + k % kWordBytes] =
+              static_cast<std::byte>(kCodeTable.values[shift + code]);
         } else {
-          const std::size_t shift = static_cast<std::size_t>(place) >> (k / kGroup % 2 == 0 ? 6 : 8) & 3;
-          std::memcpy(to + k / kGroup * kBlockBytes + row * kRowBytes + k % kGroup * 2,
-                      code_words() + 32 * shift + code, 2);
+          std::memcpy(to + k / 2 * kLineBytes + row * kWordBytes + k % 2 * 2,
+                      code_words() + 32 * (shift >> 4) + code, 2);
         }
       }
     }
@@ -70,7 +56,7 @@ void PlainHelp::finish(bool bytes, const std::byte* sums, const TileRun& run, st
     for (std::size_t j = 0; j < kTileRows && token_tile * kTileRows + j < call.tokens; ++j) {
       const std::size_t token = token_tile * kTileRows + j;
       std::uint32_t bits = 0;
-      std::memcpy(&bits, sums + i * kRowBytes + j * sizeof bits, sizeof bits);
+      std::memcpy(&bits, sums + j * kLineBytes + i * sizeof bits, sizeof bits);
       float value = bytes ? static_cast<float>(static_cast<std::int32_t>(bits)) : std::bit_cast<float>(bits);
       if (run.row_scales != nullptr) value *= run.row_scales[i];
       if (token_scales != nullptr) value *= token_scales[token];

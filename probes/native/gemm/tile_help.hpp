@@ -13,10 +13,8 @@ struct PlainHelp {
   // All tokens' activations as rows of `row_bytes`: rounded to bytes, scales to the workspace, or copied as
   // BF16.
   static void prepare_rows(bool bytes, const Call& call, std::size_t row_bytes, std::byte* to);
-  // 16 rows of 16 words of 32 bits, of which `rows` exist, to their transpose.
-  static void rearrange(const std::byte* from, std::size_t row_bytes, std::size_t rows, std::byte* to);
   static void decode(Decoding decoding, const std::byte* packed, std::size_t blocks, std::byte* to);
-  // A tile of sums to the output: turned, scaled, stored or added.
+  // A tile of sums, tokens down, to the output: scaled, stored or added.
   static void finish(bool bytes, const std::byte* sums, const TileRun& run, std::size_t token_tile,
                      const float* token_scales, const Call& call);
 };
@@ -24,7 +22,6 @@ struct PlainHelp {
 #if defined(__x86_64__)
 struct Avx512Help {
   static void prepare_rows(bool bytes, const Call& call, std::size_t row_bytes, std::byte* to);
-  static void rearrange(const std::byte* from, std::size_t row_bytes, std::size_t rows, std::byte* to);
   static void decode(Decoding decoding, const std::byte* packed, std::size_t blocks, std::byte* to);
   static void finish(bool bytes, const std::byte* sums, const TileRun& run, std::size_t token_tile,
                      const float* token_scales, const Call& call);

@@ -10,7 +10,6 @@
 namespace k3gate::gemm {
 namespace {
 
-constexpr std::size_t kGroupsOfBlock = kCodeDepth / kGroup;
 constexpr int kNoScale = 255;  // E8M0: not a number
 
 std::size_t up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit; }
@@ -23,6 +22,18 @@ double from_bf16(const std::byte* values, std::size_t index) {
   std::uint16_t bits = 0;
   std::memcpy(&bits, values + 2 * index, 2);
   return static_cast<double>(std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16));
+}
+
+// Where byte `byte` of a row lies in a block.
+std::size_t place_in_block(std::size_t row, std::size_t byte) {
+  return byte / kWordBytes * kLineBytes + row * kWordBytes + byte % kWordBytes;
+}
+
+// The bytes of one row, block after block.
+void write_plain_row(const std::byte* values, std::size_t bytes, std::size_t row, std::byte* blocks) {
+  for (std::size_t at = 0; at < bytes; at += kWordBytes)
+    std::memcpy(blocks + at / kRowBytes * kBlockBytes + place_in_block(row, at % kRowBytes), values + at,
+                kWordBytes);
 }
 
 float float_at(const std::byte* values, std::size_t index) {
@@ -160,11 +171,11 @@ class CodeTile {
     for (std::size_t row = 0; row < kTileRows; ++row) {
       const Span& span = spans[row];
       // Codes are doubled, so the power is one less.
-      if (span.most >= 0) head.scale[row] = std::ldexp(1.0F, span.least - 128);
-      if (span.most == kNoScale) head.scale[row] = std::numeric_limits<float>::quiet_NaN();
+      if (span.most >= 0) head.rows.scale[row] = std::ldexp(1.0F, span.least - 128);
+      if (span.most == kNoScale) head.rows.scale[row] = std::numeric_limits<float>::quiet_NaN();
       for (std::size_t block = begin; block < end; ++block) {
         std::byte* const to = out.data() + head_at + sizeof head + (block - begin) * kCodeBlockBytes;
-        head.sum[row] += write_row(to, row, block, span);
+        head.rows.sum[row] += write_row(to, row, block, span);
       }
     }
     std::memcpy(out.data() + head_at, &head, sizeof head);
@@ -173,21 +184,18 @@ class CodeTile {
   // Returns the sum of the whole numbers.
   std::int32_t write_row(std::byte* block_at, std::size_t row, std::size_t block, const Span& span) const {
     std::int32_t sum = 0;
-    std::uint16_t tables[2] = {0, 0};
     for (std::size_t i = 0; i < kGroupsOfBlock; ++i) {
       const std::size_t group = block * kGroupsOfBlock + i;
       const int exponent = exponents_[row][group];
       if (exponent < span.least || exponent > span.most) continue;
       const int shift = exponent - span.least;
-      tables[i / 2] = static_cast<std::uint16_t>(tables[i / 2] + (shift << (i % 2 == 0 ? 6 : 8)));
+      block_at[kBlockBytes + i * kTileRows + row] = static_cast<std::byte>(shift << 4);
       for (std::size_t j = 0; j < kGroup; ++j) {
         const unsigned code = code_at(source_, first_row_ + row, group * kGroup + j);
         sum += kDoubledCodes[code] * (1 << shift);
-        std::byte& pair = block_at[row * kRowBytes + (i % 2) * kGroup + j];
-        pair |= static_cast<std::byte>(i < 2 ? code : code << 4);
+        block_at[place_in_block(row, i % 2 * kGroup + j)] |= static_cast<std::byte>(i < 2 ? code : code << 4);
       }
     }
-    std::memcpy(block_at + kBlockBytes + row * sizeof tables, tables, sizeof tables);
     return sum;
   }
 
@@ -207,10 +215,7 @@ void pack_int8(const Source& source, std::size_t tile, std::vector<std::byte>& o
     head.scale[i] = float_at(source.scales, row);
     const std::byte* const values = source.values + row * source.depth;
     for (std::size_t k = 0; k < source.depth; ++k) head.sum[i] += static_cast<std::int8_t>(values[k]);
-    for (std::size_t k = 0; k < source.depth; k += kRowBytes) {
-      std::memcpy(out.data() + at + sizeof head + k / kRowBytes * kBlockBytes + i * kRowBytes, values + k,
-                  std::min(kRowBytes, source.depth - k));
-    }
+    write_plain_row(values, source.depth, i, out.data() + at + sizeof head);
   }
   std::memcpy(out.data() + at, &head, sizeof head);
 }
@@ -220,9 +225,7 @@ void pack_bf16(const Source& source, std::size_t tile, std::vector<std::byte>& o
   const std::size_t at = out.size();
   out.resize(at + row_bytes / kRowBytes * kBlockBytes);
   for (std::size_t i = 0; i < kTileRows && tile * kTileRows + i < source.rows; ++i) {
-    const std::byte* const values = source.values + (tile * kTileRows + i) * row_bytes;
-    for (std::size_t k = 0; k < row_bytes; k += kRowBytes)
-      std::memcpy(out.data() + at + k / kRowBytes * kBlockBytes + i * kRowBytes, values + k, kRowBytes);
+    write_plain_row(source.values + (tile * kTileRows + i) * row_bytes, row_bytes, i, out.data() + at);
   }
 }
 
@@ -234,13 +237,11 @@ void unpack_codes(const std::byte* tile, std::size_t row, std::vector<double>& v
       for (std::size_t k = 0; k < kCodeDepth; ++k) {
         const std::size_t column = (head.first_block + block) * kCodeDepth + k;
         if (column >= values.size()) break;
-        const unsigned pair = byte_at(tile, row * kRowBytes + k % kRowBytes);
+        const unsigned pair = byte_at(tile, place_in_block(row, k % kRowBytes));
         const unsigned code = k < kRowBytes ? pair & 15 : pair >> 4;
-        std::uint16_t tables = 0;
-        std::memcpy(&tables, tile + kBlockBytes + 2 * (2 * row + k / kRowBytes), 2);
-        const unsigned shift = k / kGroup % 2 == 0 ? tables >> 6 & 3 : tables >> 8 & 3;
-        values[column] +=
-            static_cast<double>(kDoubledCodes[code] * (1 << shift)) * static_cast<double>(head.scale[row]);
+        const unsigned shift = byte_at(tile, kBlockBytes + k / kGroup * kTileRows + row) >> 4;
+        values[column] += static_cast<double>(kDoubledCodes[code] * (1 << shift)) *
+                          static_cast<double>(head.rows.scale[row]);
       }
     }
   }
@@ -302,9 +303,9 @@ std::vector<double> unpack_row(const Packed& packed, std::size_t row) {
   const double scale = bytes ? static_cast<double>(float_at(tile, inside)) : 1.0;
   const std::size_t columns = bytes ? kRowBytes : kRowBytes / 2;
   for (std::size_t k = 0; k < packed.depth; ++k) {
-    const std::byte* const line = blocks + k / columns * kBlockBytes + inside * kRowBytes;
-    values[k] = bytes ? scale * static_cast<double>(static_cast<std::int8_t>(line[k % columns]))
-                      : from_bf16(line, k % columns);
+    const std::byte* const at =
+        blocks + k / columns * kBlockBytes + place_in_block(inside, k % columns * (kRowBytes / columns));
+    values[k] = bytes ? scale * static_cast<double>(static_cast<std::int8_t>(*at)) : from_bf16(at, 0);
   }
   return values;
 }
@@ -331,23 +332,6 @@ std::vector<double> source_row(const Source& source, std::size_t row) {
     }
   }
   return values;
-}
-
-const std::int8_t* code_tables() {
-  struct alignas(64) Tables {
-    std::int8_t values[16][64];
-  };
-  static const Tables tables = [] {
-    Tables made{};
-    for (std::size_t pair = 0; pair < 16; ++pair) {
-      for (std::size_t i = 0; i < 64; ++i) {
-        const std::size_t shift = i < 32 ? pair % 4 : pair / 4;
-        made.values[pair][i] = static_cast<std::int8_t>(kDoubledCodes[i % 16] * (1 << shift));
-      }
-    }
-    return made;
-  }();
-  return &tables.values[0][0];
 }
 
 }  // namespace k3gate::gemm

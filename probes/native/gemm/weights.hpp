@@ -7,13 +7,17 @@
 // with its own powers, and a block that spans too much within itself is stored once for each span, the other
 // codes zero. So every matrix is exact.
 //
-//   segment  SegmentHead, then `blocks` blocks of 1088 bytes for 16 rows x 128 columns:
-//            16 x 64 bytes of codes: byte j has column j in its low nibble, column 64 + j in its high one
-//            16 x 2 x uint16: where in `code_tables()` the table of columns 0..63 begins, and that of
-//            columns 64..127
+// A block is 16 lines of 64 bytes, and a line has 4 bytes of each of the 16 rows, one row after the other: so
+// sums of 16 rows lie in the lanes of a register, and a block of bytes or BF16 is the second operand of a
+// tile product as it lies.
 //
-// INT8: RowsHead, then depth / 64 blocks of 16 rows x 64 bytes. BF16: depth / 32 blocks of 16 rows x 64
-// bytes. Depths and rows that are no multiple are filled up with zeros.
+//   segment  SegmentHead, then `blocks` blocks of 1088 bytes for 16 rows x 128 columns:
+//            16 lines of codes: byte i of a row in line j has column 4 j + i in its low nibble, column
+//            64 + 4 j + i in its high one
+//            4 x 16 bytes: of each group of 32 columns the shifts of the 16 rows, times 16
+//
+// INT8: RowsHead, then depth / 64 blocks, line j with columns 4 j to 4 j + 3. BF16: depth / 32 blocks, line j
+// with columns 2 j and 2 j + 1. Depths and rows that are no multiple are filled up with zeros.
 #pragma once
 
 #include <cstddef>
@@ -38,28 +42,38 @@ struct Source {
 };
 
 inline constexpr std::size_t kTileRows = 16;
-inline constexpr std::size_t kRowBytes = 64;  // of a row in one block
-inline constexpr std::size_t kBlockBytes = kTileRows * kRowBytes;
-inline constexpr std::size_t kGroup = 32;       // columns with one MXFP4 scale
-inline constexpr std::size_t kCodeDepth = 128;  // columns of an MXFP4 block
-inline constexpr std::size_t kCodeBlockBytes = kBlockBytes + kTileRows * 2 * sizeof(std::uint16_t);
+inline constexpr std::size_t kLines = 16;
+inline constexpr std::size_t kLineBytes = 64;
+inline constexpr std::size_t kWordBytes = kLineBytes / kTileRows;  // of a row in one line
+inline constexpr std::size_t kBlockBytes = kLines * kLineBytes;
+inline constexpr std::size_t kRowBytes = kBlockBytes / kTileRows;  // of a row in one block
+inline constexpr std::size_t kGroup = 32;                          // columns with one MXFP4 scale
+inline constexpr std::size_t kCodeDepth = 128;                     // columns of an MXFP4 block
+inline constexpr std::size_t kGroupsOfBlock = kCodeDepth / kGroup;
+inline constexpr std::size_t kCodeBlockBytes = kBlockBytes + kTileRows * kGroupsOfBlock;
 inline constexpr int kMostShift = 3;
 
+struct RowsHead {
+  float scale[kTileRows];       // of MXFP4: of the whole numbers of each row; NaN where one of the source is
+  std::int32_t sum[kTileRows];  // of the whole numbers
+};
+static_assert(sizeof(RowsHead) == 128);
+
+// Of weights that have none.
+inline constexpr RowsHead kNoHead = [] {
+  RowsHead head{};
+  for (float& scale : head.scale) scale = 1;
+  return head;
+}();
+
 struct SegmentHead {
-  float scale[kTileRows];       // of the whole numbers of each row; NaN where a scale of the source is
-  std::int32_t sum[kTileRows];  // of those whole numbers
-  std::uint32_t first_block;    // in blocks of 128 columns
+  RowsHead rows;
+  std::uint32_t first_block;  // in blocks of 128 columns
   std::uint32_t blocks;
   std::uint32_t last;  // 1: the tile ends with this segment
   std::uint32_t unused[13];
 };
 static_assert(sizeof(SegmentHead) == 192);
-
-struct RowsHead {
-  float scale[kTileRows];
-  std::int32_t sum[kTileRows];
-};
-static_assert(sizeof(RowsHead) == 128);
 
 // Packed weights; the memory is somebody else's.
 struct Packed {
@@ -86,9 +100,18 @@ std::vector<double> unpack_row(const Packed& packed, std::size_t row);
 // One row of a source as float64 [depth]; NaN in a group of MXFP4 whose scale is 255.
 std::vector<double> source_row(const Source& source, std::size_t row);
 
-// 16 tables of 64 bytes: table 4 * b + a holds the 16 doubled codes shifted by a, twice, then by b, twice.
-const std::int8_t* code_tables();
-
+inline constexpr std::int8_t kMostCode = 12;
 inline constexpr std::int8_t kDoubledCodes[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+// The doubled code c shifted by s at 16 s + c.
+struct alignas(64) CodeTable {
+  std::int8_t values[64] = {};
+
+  constexpr CodeTable() {
+    for (int i = 0; i < 64; ++i)
+      values[i] = static_cast<std::int8_t>(kDoubledCodes[i % 16] * (1 << (i / 16)));
+  }
+};
+inline constexpr CodeTable kCodeTable;
 
 }  // namespace k3gate::gemm

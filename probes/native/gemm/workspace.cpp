@@ -1,5 +1,7 @@
 #include "workspace.hpp"
 
+#include <algorithm>
+
 #include "weights.hpp"
 
 namespace k3gate::gemm {
@@ -10,13 +12,11 @@ void Workspace::reserve(std::size_t tokens, std::size_t depth) {
   };
   const std::size_t columns = (depth + kCodeDepth - 1) / kCodeDepth * kCodeDepth;
   const std::size_t padded = (tokens + kTileRows - 1) / kTileRows * kTileRows;
-  // Twice: rounded, then rearranged for tiles. The widest is float32.
-  grow(activations_, 2 * padded * columns * sizeof(float));
+  grow(activations_, padded * padded_row(columns * sizeof(float)));  // float32 is the widest
   grow(scales_, padded * sizeof(float));
-  // A tile of rows in BF16, or chunks of two; and the sums of two tiles of rows for all tokens.
-  constexpr std::size_t kChunks = 64 * kBlockBytes;
-  grow(decoded_,
-       kTileRows * columns * sizeof(std::uint16_t) + kChunks + (padded / kTileRows + 1) * 2 * kBlockBytes);
+  // Chunks of four tiles, or of two twice; of the generic path a row.
+  grow(decoded_, std::max(256 * kBlockBytes, columns * sizeof(std::uint16_t)));
+  grow(sums_, padded * 4 * kLineBytes);
 }
 
 }  // namespace k3gate::gemm
