@@ -47,7 +47,7 @@ def measure(case: Case, context: Context) -> Iterator[Metric]:
                 **labels,
                 "tokens": tokens,
                 "page_size": page,
-                "engine": f"ggml {products.version}",
+                "engine": f"ggml {products.library.version}",
             }
             samples = _samples(context, products, tokens, cpu, context.seconds / len(parameters["tokens"]))
             all_ = [*proofs, *bandwidth.ceiling(bandwidth.median_rate(samples), context.inventory, own)]
