@@ -181,8 +181,8 @@ K3_TARGET inline void run_plain_panel(const Call& call, std::size_t tile, std::s
   for (std::size_t i = 0; i < Tiles; ++i)
     heads[i] = head_bytes == 0 ? &kNoHead : reinterpret_cast<const RowsHead*>(weights.tile(tile + i));
   if (call.tokens <= Lanes::kTokens) {
-    multiply_tokens<Lanes, Tiles, true>(call.tokens, {begin, tile_bytes, all}, inputs, token_bytes, kept,
-                                        true, {});
+    multiply_tokens<Lanes, Tiles, Tiles == Lanes::kTiles>(call.tokens, {begin, tile_bytes, all}, inputs,
+                                                          token_bytes, kept, true, {});
   } else {
     const std::byte* const next = begin + Tiles * tile_bytes;
     const bool more = next < weights.tile(weights.tile_count());
