@@ -239,11 +239,24 @@ void check_products() {
   }
   Team team({allowed_cpus().front()});
   gemm::Trial trial(*gemm::find_variant("mxfp4", "generic"), true, 64, 64, std::size_t{1} << 20,
-                    Pages::kSmall, 1);
+                    Pages::kSmall, -1, 1);
   trial.run(team, 3, 5);
   expect(trial.check(64, 1).ok(), "what was timed is right");
   trial.output(0)[5] *= 2;
   expect(!trial.check(64, 1).ok(), "one wrong output is found");
+  // Each thread on weights of its own, as where each node has some; one thread where there is one CPU.
+  std::vector<int> cpus = allowed_cpus();
+  if (cpus.size() > 2) cpus.resize(2);
+  Team both(cpus);
+  gemm::Trial other(*gemm::find_variant("mxfp4", "generic"), true, 64, 64, std::size_t{1} << 20,
+                    Pages::kSmall, -1, 2);
+  std::vector<gemm::Trial*> of_thread = {&trial, &other};
+  of_thread.resize(cpus.size());
+  for (const std::size_t tokens : {std::size_t{3}, std::size_t{17}}) {
+    gemm::Trial::run_together(both, of_thread, tokens, 4);
+    expect(trial.check(16, 3).ok(), "the first of two is right");
+    if (cpus.size() > 1) expect(other.check(16, 3).ok(), "the second of two is right");
+  }
 }
 
 void check_refused_cpu() {

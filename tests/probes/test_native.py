@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -131,8 +132,19 @@ def _compile(repository: Path, out: Path, compiler: str, *flags: str) -> None:
     native = repository / "probes" / "native"
     sources = [source for source in native.rglob("*.cpp") if source.name != "bindings.cpp"]
     sources.append(repository / "tests" / "native" / "check.cpp")
-    command = [compiler, "-std=c++20", "-Wall", "-Wextra", "-Werror", *flags, *map(str, sources)]
-    made = subprocess.run([*command, "-pthread", "-o", str(out)], capture_output=True, text=True)
+    command = [compiler, "-std=c++20", "-Wall", "-Wextra", "-Werror", *flags]
+
+    def compiled(source: Path) -> Path:
+        made = out.with_name(f"{out.name}.{source.parent.name}.{source.stem}.o")
+        done = subprocess.run([*command, "-c", str(source), "-o", str(made)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return made
+
+    with ThreadPoolExecutor(os.cpu_count() or 1) as workers:
+        objects = list(workers.map(compiled, sources))
+    made = subprocess.run(
+        [*command, *map(str, objects), "-pthread", "-o", str(out)], capture_output=True, text=True
+    )
     assert made.returncode == 0, made.stderr
 
 
