@@ -90,6 +90,20 @@ class Plan:
             found.append("the decode ceiling is not known")
         elif asked is not None and (expected.low is None or expected.low < asked):
             found.append(f"decode of {asked:g} tokens/s {_not_assured(asked, expected)}")
+        wanted, best = self.estimate.demand.prefill_tokens_per_s, self.estimate.prefill.ceiling
+        if wanted is not None and best is None:
+            found.append("the prefill ceiling is not known")
+        elif wanted is not None:
+            most = units.significant(best or 0.0)
+            found.append(
+                f"prefill of {wanted:g} tokens/s is not assured: {most} are the most, and nothing is expected"
+            )
+        allowed = self.estimate.demand.load_seconds
+        if allowed is not None and self.load.seconds is None:
+            found.append(f"how long loading takes is not known: {self.load.detail}")
+        elif allowed is not None:
+            least = units.duration(self.load.seconds)
+            found.append(f"loading within {units.duration(allowed)} is not assured: {least} are the least")
         return tuple(found)
 
 

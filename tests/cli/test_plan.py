@@ -75,6 +75,17 @@ def test_enforce_says_no_and_not_known(capsys: pytest.CaptureFixture[str], tmp_p
     assert call("plan", str(SYSTEMS / "xeon8368-two-servers.toml"), "--enforce") == 1
     assert call("plan", SP3, "--enforce") == 3, "5 tokens/s lie between what is expected and the ceiling"
     assert call("plan", str(SYSTEMS / "residency-lab.toml"), "--enforce") == 0
+    hybrid = (SYSTEMS / "hybrid-8x96.toml").read_text()
+    asked = tmp_path / "asked.toml"
+    asked.write_text(hybrid)
+    assert call("plan", str(asked), "--enforce") == 3, "ceilings promise neither prefill nor loading"
+    lacking = [line for line in hybrid.splitlines() if not line.startswith(("ghz", "tflops", "gb_per_s = 7"))]
+    asked.write_text("\n".join(lacking) + "\n")
+    capsys.readouterr()
+    assert call("plan", str(asked), "--enforce") == 3
+    told = capsys.readouterr().out
+    assert "[undecided] the prefill ceiling is not known" in told
+    assert "[undecided] how long loading takes is not known" in told
     lazy = tmp_path / "unknown.toml"
     lazy.write_text('name = "x"\n[memory]\nmodules = 24\nmodule_gib = 128\n')
     assert call("plan", str(lazy), "--enforce", "--target", "hybrid") == 3
