@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attrs import evolve, field, frozen
 
+from k3gate import units
 from k3gate.analysis.estimate import Estimate
 from k3gate.analysis.system import CLAIM_KINDS, Claim
 
@@ -44,6 +45,21 @@ class Case:
     def premise(self, key: str) -> float | None:
         value = self.claim.premises.get(key)
         return float(value) if isinstance(value, int | float) else None
+
+
+def above(stated: float, most: float) -> bool:
+    """Whether a stated rate is above `most`, which people are told to three digits: what is printed is not above it."""
+    return stated > most and units.significant(stated) != units.significant(most)
+
+
+def part_above(case: Case, most: float) -> str:
+    """Of a range whose lower end is possible, that its upper end is not; empty for one value, and where it is."""
+    claim, factor = case.claim, CLAIM_KINDS[case.claim.kind].factor
+    return (
+        f"; {claim.high / factor:,.10g} is above it"
+        if claim.low != claim.high and above(claim.high, most)
+        else ""
+    )
 
 
 def text(claim: Claim) -> str:

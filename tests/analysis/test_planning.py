@@ -118,8 +118,11 @@ def test_sp3_claims_of_memory_rate_context_and_prefill(example: Any) -> None:
 def test_sp3_with_twelve_modules_has_twelve_channels(example: Any) -> None:
     made = example("sp3-12x128")
     assert 12 * 3200e6 * 8 == 307.2e9
-    assert judged(made, "bandwidth").verdict == "above_ceiling"
-    assert "on paper 307.2 GB/s (12 channels x 3,200 MT/s x 8 B) is the most" in said(made, "bandwidth")
+    assert judged(made, "bandwidth").verdict == "consistent", "300 of 300 to 340 GB/s"
+    assert (
+        "98% to 111% of the paper rate, 307.2 GB/s (12 channels x 3,200 MT/s x 8 B); 340 is above it"
+        in said(made, "bandwidth")
+    )
     fill = next(change for change in made.changes if change.key == "fill_channels")
     assert fill.title.startswith("fill the channels: 4 more modules, 16 in all")
     assert fill.after.decode.rate("dram").bytes_per_s == 409.6e9
@@ -192,6 +195,7 @@ def test_sixty_four_accelerators_are_not_needed_to_hold_it(example: Any) -> None
     made = example("cluster-64")
     assert judged(made, "accelerators").verdict == "false_assumption"
     assert "= 12 hold all of it" in said(made, "accelerators")
+    assert judged(made, "cache_tens").verdict == "consistent"
     assert judged(made, "cache").verdict == "false_assumption"
     assert "27,648 B a token x 1,048,576 tokens, the longest context = 29.0 GB" in said(made, "cache")
     assert made.estimate.expected.low is None
@@ -762,6 +766,6 @@ def test_words_of_a_plan_are_of_this_machine(example: Any) -> None:
     note = next(change.note for change in pmem.changes if change.key == "trunk_on_gpus")
     assert "18.23 GB a token would be left to persistent memory" in note
     assert example("expert-offload-node").estimate.decode.rate("gpu").detail == "1 x 1,792 GB/s"
-    assert "1,400 tokens/s are above 289" in said(example("sp3-24x64"), "prefill")
+    assert "800 tokens/s are above 289" in said(example("sp3-24x64"), "prefill")
     told = said(example("cluster-64"), "accelerators")
     assert "/ 139.9 GB = 12 hold all of it (H200 SXM 141 GB: 141.0 GB less 1.1 GB of workspace)" in told
