@@ -27,6 +27,12 @@ def decode(case: Case) -> None:
         line = f"ceiling: {own.decode.arithmetic}{together}"
         if above(claim.low, ceiling):
             case.say(f"{line}; {claim.low:,.10g} tokens/s are above it", ABOVE)
+        elif own.decode.without_hits is not None and above(claim.low, own.decode.without_hits * batch):
+            case.say(
+                f"{line}; {claim.low:,.10g} tokens/s are more than without a hit, so that free memory must have kept "
+                "experts, and how many reads it catches is not stated",
+                UNTESTABLE,
+            )
         else:
             told = f"{line}; {_share(case, ceiling)}{part_above(case, ceiling)}"
             case.say(told, UNTESTABLE if foreign else CONSISTENT)
@@ -55,6 +61,9 @@ def _share(case: Case, ceiling: float) -> str:
     # By the bytes of the ceiling, the least that a step can read, so that no share is above all of it.
     own = case.own
     stated = case.claim.low if above(case.claim.high, ceiling) else case.claim.high
+    bare = own.decode.without_hits
+    if bare is not None:
+        return f"{stated:,.10g} tokens/s are {min(1.0, stated / bare / own.demand.batch):.0%} of it without a hit"
     parts = [part for part in own.decode.parts if part.tier not in ("pcie", "network") and part.least]
     tiers, size = {part.tier for part in parts}, sum(part.least or 0 for part in parts)
     if len(tiers) == 1 and size:
@@ -133,18 +142,36 @@ def prefill(case: Case) -> None:
     if _is_foreign(case):
         _prototype(case)
     for path in found.paths:
-        told = "not known" if path.ceiling is None else f"at most {units.significant(path.ceiling)} tokens/s"
-        case.say(f"{path.name}, {found.batch:,} tokens a pass: {told} ({path.arithmetic})")
+        told = _both(path.ceiling, path.arithmetic, path.uniform, path.uniform_arithmetic)
+        case.say(f"{path.name}, {found.batch:,} tokens a pass: {told}")
     if len(found.paths) > 1 and found.ceiling is not None:
-        case.say(f"together: at most {units.significant(found.ceiling)} tokens/s ({found.arithmetic})")
+        told = _both(found.ceiling, found.arithmetic, found.uniform, found.uniform_arithmetic)
+        case.say(f"together: {told}")
     if found.ceiling is None:
         case.say("the ceiling is not known", UNTESTABLE)
     elif above(claim.low, found.ceiling):
         case.say(f"{claim.low:,.10g} tokens/s are above {units.significant(found.ceiling)}", ABOVE)
         _pass_needed(case)
+    elif found.uniform is not None and above(claim.low, found.uniform):
+        case.say(
+            f"{claim.low:,.10g} tokens/s are more than the {units.significant(found.uniform)} of uniform choice, so "
+            "that the tokens of a pass must choose like experts, and how like is not stated",
+            UNTESTABLE,
+        )
+        _pass_needed(case)
     else:
         told = f"{claim.low:,.10g} tokens/s are not above {units.significant(found.ceiling)}"
         case.say(f"{told}{part_above(case, found.ceiling)}", CONSISTENT)
+
+
+def _both(most: float | None, told: str, uniform: float | None, uniform_told: str) -> str:
+    """What a way gives where all tokens of a pass choose alike, and where they choose uniformly."""
+    if most is None:
+        return f"not known ({told})"
+    line = f"at most {units.significant(most)} tokens/s ({told})"
+    if uniform is None or uniform == most:
+        return line
+    return f"{line}; {units.significant(uniform)} where tokens choose uniformly ({uniform_told})"
 
 
 def _pass_needed(case: Case) -> None:
@@ -154,8 +181,9 @@ def _pass_needed(case: Case) -> None:
     if own.layout.placement.experts == "gpu" or not routed or not pcie:
         return
     case.say(
-        f"all experts over PCIe take {routed / GB:,.0f} GB / {pcie / GB:,.1f} GB/s = {routed / pcie:,.0f} s, so that "
-        f"{case.claim.low:,.10g} tokens/s need a pass of {case.claim.low * routed / pcie:,.0f} tokens"
+        f"all experts, which uniform choice touches, over PCIe take {routed / GB:,.0f} GB / {pcie / GB:,.1f} GB/s = "
+        f"{routed / pcie:,.0f} s, so that {case.claim.low:,.10g} tokens/s need a pass of "
+        f"{case.claim.low * routed / pcie:,.0f} tokens"
     )
 
 

@@ -64,7 +64,7 @@ def estimate(system: System, sizes: ModelSizes, demand: Demand, read: Read | Non
         layout,
         step,
         expect(step, system),
-        prefill(system, sizes, layout, rates),
+        prefill(system, sizes, layout, rates, known),
         known,
     )
 
@@ -86,7 +86,7 @@ def trunk_ways(base: Estimate, *bits: float | None) -> tuple[Alternative, ...]:
     smaller, and at the bits of the plan and at those of `bits`; at last as it is planned, where that is another place.
     """
     system, sizes, found = base.system, base.sizes, []
-    stored = {None: ("bf16", "as released")}
+    stored: dict[float | None, tuple[str, str]] = {None: ("bf16", "as released")}
     if shrinks(sizes):
         stored[Q8_0_BITS] = ("q8_0", "at Q8_0")
     for each in (system.precision.trunk, *bits):

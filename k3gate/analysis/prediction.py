@@ -160,6 +160,8 @@ def _basis(decode: Decode, system: System) -> str:
         untested.append("models that lie in GPU memory alone")
     if decode.batch > 1:
         untested.append(f"{decode.batch} sequences at once")
+    if decode.without_hits is not None:
+        second += ", hits of experts that free memory keeps not counted"
     limits = f"; the band was not tested on {' and '.join(untested)}" if untested else ""
     machines, (inside, rows) = units.count(MACHINES[system.engine], "machine"), TESTED[system.engine]
     tested = (
