@@ -37,7 +37,7 @@ class Contradiction:
 
 @frozen
 class Plan:
-    """Everything. `missing`: what a purchase still needs; a plan alone is no evidence."""
+    """Everything. `missing`: what a purchase still needs; a plan alone is no evidence. `uncompared`: with the run."""
 
     estimate: Estimate
     limiting: tuple[str, ...]
@@ -52,12 +52,13 @@ class Plan:
     contradictions: tuple[Contradiction, ...]
     missing: tuple[str, ...]
     run: str | None = None
+    uncompared: tuple[str, ...] = ()
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader must know beside the figures: of the file, of the model, of how the memory is populated."""
         system, sizes = self.estimate.system, self.estimate.sizes
-        return (*system.notes, *_population(system), *sizes.notes)
+        return (*self.uncompared, *system.notes, *_population(system), *sizes.notes)
 
     @property
     def falls_short(self) -> tuple[str, ...]:
@@ -108,9 +109,17 @@ class Plan:
 
 
 def plan(
-    system: System, sizes: ModelSizes, demand: Demand, read: Read | None = None, run: str | None = None
+    system: System,
+    sizes: ModelSizes,
+    demand: Demand,
+    read: Read | None = None,
+    run: str | None = None,
+    uncompared: tuple[str, ...] = (),
 ) -> Plan:
-    """The plan of `system` for `sizes` and `demand`; `read`: rates by tier that `run` measured."""
+    """The plan of `system` for `sizes` and `demand`.
+
+    `read`: rates by tier that `run` measured. `uncompared`: what of this machine was not compared with the run's.
+    """
     found = estimate(system, sizes, demand, read)
     _possible(found)
     system = found.system
@@ -130,6 +139,7 @@ def plan(
         _contradictions(system, sizes),
         _missing(run),
         run,
+        uncompared,
     )
 
 
