@@ -269,6 +269,7 @@ def _sums(made: Backtest) -> list[str]:
         f"  the bands are then fitted again; {prediction.SECOND_SOCKET:g} of two sockets, which is of one machine of "
         "these rows (Xeon Gold 6454S), is not",
         f"by class: {classes}",
+        "  the class of each runtime was chosen knowing these rows, and a runtime of its own may lie elsewhere",
         f"median high / low: {made.median_width:.2f} (wanted at most {WANTED_WIDTH:g})",
         f"bands: {bands}; these rows alone would give {fitted}",
         f"free numbers: {len(prediction.FREE_NUMBERS)} ({prediction.SUSTAINED:g} of paper, "

@@ -132,7 +132,7 @@ def test_a_model_that_is_none_is_one_line(
 
 def test_backtest_enforces_what_it_promises(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert call("backtest", "--enforce") == 0
-    assert "inside: 17 of 19" in capsys.readouterr().out
+    assert "inside: 19 of 23" in capsys.readouterr().out
     lines = SHIPPED.read_text().splitlines()
     (tmp_path / "none.csv").write_text(lines[0] + "\n")
     assert call("backtest", str(tmp_path / "none.csv"), "--enforce") == 3
