@@ -140,6 +140,10 @@ def _row(cells: Mapping[str, str | None], line: int, name: str) -> Row:
         return None if value is None else int(value)
 
     rate = number("theoretical_gbs")
+    if rate and rate < 0.1:
+        raise UsageError(
+            f"{name}, line {line}: theoretical_gbs is {rate:g}; no memory is so slow, correct it"
+        )
     return Row(
         number=line,
         model=text("model"),

@@ -236,10 +236,11 @@ def against_published(place: str | None) -> Backtest:
     """The predictor against the published results in a CSV file; None: those that are shipped."""
     path = published.SHIPPED if place is None else Path(place)
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_JSON_BYTES + 1)
+        raw = tables.read_bytes(path, MAX_JSON_BYTES + 1)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}; name a CSV file") from error
+    if raw is None:
+        raise UsageError(f"cannot read {path}: it is no regular file; name a CSV file")
     if len(raw) > MAX_JSON_BYTES:
         raise UsageError(f"{path.name} is larger than 8 MiB: split it")
     try:

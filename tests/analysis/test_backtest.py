@@ -281,6 +281,7 @@ def test_a_class_is_that_of_its_definition_and_a_roof_that_of_its_machine() -> N
         ("model,quant\nx,y\n", "the column 'runtime' is missing"),
         (f"{HEAD}\n{line(decode_tps='fast')}", "line 2: decode_tps is 'fast'"),
         (f"{HEAD}\n{line(channels=-3)}", "line 2: channels is '-3'"),
+        (f"{HEAD}\n{line(theoretical_gbs=0.0001)}", "theoretical_gbs is 0.0001; no memory is so slow"),
         (f"{HEAD}\n{line(decode_tps='nan')}", "line 2: decode_tps is 'nan'"),
         (f"{HEAD}\n{line(batch=1.9)}", "line 2: batch is 1.9; write a whole number"),
         (f"{HEAD}\n{line(model='m' * 3000)}", "longer than 2000 characters"),
@@ -297,3 +298,11 @@ def test_without_a_testable_row_nothing_is_claimed() -> None:
     empty = backtest.run(())
     assert empty.hit_rate is None and empty.good is None
     assert "No row tests the predictor" in backtest.text(empty)
+
+
+def test_a_rate_that_no_share_explains_lies_outside_and_gives_no_band() -> None:
+    text = line(decode_tps=1e9, gpu="RTX 4090", gpu_count=1)
+    found = backtest.run(published.parse(f"{HEAD}\n{text}\n", "own.csv"))
+    assert found.good is False and not found.fitted
+    json.dumps(backtest.document(found), allow_nan=False)
+    assert "!" in backtest.text(found)

@@ -544,6 +544,31 @@ def test_headroom_is_beside_the_weights_in_the_precision_of_the_plan(plan: Any) 
         ("mts = 6400", "mts = 6400\nrated_mts = 5600", "6400 are above rated_mts, 5600"),
         ('source = "somebody"', 'source = "x"\npremises = { tier = "banana" }', "banana"),
         ('source = "somebody"', 'source = "x"\npremises = { kv = "fp9" }', "did you mean 'fp8'"),
+        ("mts = 6400", 'mts = 6400\ntype = "DDR4"', "6400 are above 5333, the fastest DDR4"),
+        ("module_gib = 128", "module_gib = 0.0001", "module_gib of under 1 MiB"),
+        ("[claims.it]", '[[gpu]]\nmodel = "g"\nmemory_gb = 1e-12\n[claims.it]', "memory_gib of under 1 MiB"),
+        (
+            "[claims.it]",
+            '[[tier]]\nkind = "pmem"\nmodules = 8\nmodule_gib = 256\ngib = 4096\n[claims.it]',
+            "gib 4096 contradicts 8 modules of 256 GiB",
+        ),
+        (
+            "[claims.it]",
+            '[[tier]]\nkind = "pmem"\nmodule_gib = 256\ngib = 4096\n[claims.it]',
+            "modules is missing, though the size of a module is given",
+        ),
+        (
+            "[claims.it]",
+            '[model.stated]\nname = "m"\nsource = "s"\n[[model.stated.group]]\nname = "a"\nrole = "trunk"\ngb = 1\n'
+            '[[model.stated.group]]\nname = "a"\nrole = "routed"\ngb = 1\n[claims.it]',
+            "group names 'a' twice",
+        ),
+        (
+            'source = "somebody"',
+            'source = "x"\npremises = { bandwidth_gb_per_s = 9, active_parameters_billion = 1e-300, '
+            "bits_per_parameter = 1e-300 }",
+            "1e-300 is too small for any figure",
+        ),
         (
             "[claims.it]",
             '[model.stated]\nname = "m"\nsource = "s"\nexperts = 8\nexperts_per_token = 99\n'

@@ -210,3 +210,28 @@ def test_a_targets_trunk_holds_unless_the_file_states_another(
     box.write_text(box.read_text() + '[precision]\ntrunk = "native"\n')
     made = document(capsys, "plan", str(box), "--target", str(target))
     assert made["decode"]["bytes_per_token"]["dram"] == routed + 111_160_730_624 + state + cache
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["plan", "pipe"], "it is no regular file; give a TOML file"),
+        (["backtest", "pipe"], "it is no regular file; name a CSV file"),
+        (["backtest", "/dev/zero"], "it is no regular file; name a CSV file"),
+        (["bom", "verify", "pipe", "latest", "--store", "runs.sqlite"], "it is no regular file; name a lock"),
+    ],
+)
+def test_a_pipe_that_nobody_writes_holds_nothing_up(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any
+) -> None:
+    import os
+
+    from k3gate.store import open_store
+
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    with open_store("runs.sqlite"):
+        pass
+    assert call(*arguments) == 2
+    captured = capsys.readouterr()
+    assert told in captured.err and captured.err.count("\n") == 1

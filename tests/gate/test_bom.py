@@ -275,6 +275,8 @@ def test_an_altered_lock_is_refused(frozen: dict[str, Any], spoil: Any) -> None:
         {"a": {"bytes": 1, "type": 5}},
         {"a": {"bytes": 1, "configured_mts": []}},
         {"a": {"place": {}}},
+        {"a": {"bytes": 10**400}},
+        {"a": {"bytes": -5}},
     ],
 )
 def test_a_lock_with_parts_that_none_has_is_refused(frozen: dict[str, Any], dimms: Any) -> None:
@@ -283,6 +285,26 @@ def test_a_lock_with_parts_that_none_has_is_refused(frozen: dict[str, Any], dimm
 
     document = copy.deepcopy(frozen)
     document["parts"]["dimms"] = dimms
+    document["digest"] = digest({key: value for key, value in document.items() if key != "digest"})
+    with pytest.raises(UsageError, match=r"order\.lock holds parts that no lock has"):
+        lock.read(document, "order.lock")
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"board": {"a": 1}},
+        {"cpu": {"model": 5, "sockets": 2, "cores": 64}},
+        {"cpu": {"model": "x", "sockets": -2, "cores": 64}},
+        {"cpu": {"model": "x", "sockets": 2, "cores": 10**400}},
+        {"gpus": [5]},
+    ],
+)
+def test_parts_of_a_lock_are_texts_and_counts(frozen: dict[str, Any], part: dict[str, Any]) -> None:
+    from k3gate.documents import digest
+
+    document = copy.deepcopy(frozen)
+    document["parts"].update(part)
     document["digest"] = digest({key: value for key, value in document.items() if key != "digest"})
     with pytest.raises(UsageError, match=r"order\.lock holds parts that no lock has"):
         lock.read(document, "order.lock")
