@@ -5,7 +5,7 @@ from __future__ import annotations
 from k3gate import units
 from k3gate.analysis import prediction
 from k3gate.analysis.ceilings import paper_rate, tier_rate
-from k3gate.analysis.claim_case import ABOVE, CONSISTENT, UNTESTABLE, Case, above, part_above
+from k3gate.analysis.claim_case import ABOVE, CONSISTENT, UNTESTABLE, Case, above, part_above, tokens
 from k3gate.analysis.premises import hold_bandwidth, hold_bytes, is_weights
 from k3gate.analysis.system import GB
 from k3gate.model.sizes import ROUTED
@@ -26,10 +26,10 @@ def decode(case: Case) -> None:
         together = f" x {batch} sequences" if batch > 1 else ""
         line = f"ceiling: {own.decode.arithmetic}{together}"
         if above(claim.low, ceiling):
-            case.say(f"{line}; {claim.low:,.10g} tokens/s are above it", ABOVE)
+            case.say(f"{line}; {tokens(claim.low)} above it", ABOVE)
         elif own.decode.without_hits is not None and above(claim.low, own.decode.without_hits * batch):
             case.say(
-                f"{line}; {claim.low:,.10g} tokens/s are more than without a hit, so that free memory must have kept "
+                f"{line}; {tokens(claim.low)} more than without a hit, so that free memory must have kept "
                 "experts, and how many reads it catches is not stated",
                 UNTESTABLE,
             )
@@ -63,7 +63,7 @@ def _share(case: Case, ceiling: float) -> str:
     stated = case.claim.low if above(case.claim.high, ceiling) else case.claim.high
     bare = own.decode.without_hits
     if bare is not None:
-        return f"{stated:,.10g} tokens/s are {min(1.0, stated / bare / own.demand.batch):.0%} of it without a hit"
+        return f"{tokens(stated)} {min(1.0, stated / bare / own.demand.batch):.0%} of it without a hit"
     parts = [part for part in own.decode.parts if part.tier not in ("pcie", "network") and part.least]
     tiers, size = {part.tier for part in parts}, sum(part.least or 0 for part in parts)
     if len(tiers) == 1 and size:
@@ -74,10 +74,10 @@ def _share(case: Case, ceiling: float) -> str:
             moved = stated * size / batch
             times = f" / {batch} sequences x" if batch > 1 else " x"
             return (
-                f"{stated:,.10g} tokens/s{times} {size / GB:,.2f} GB = {moved / GB:,.1f} GB/s, "
+                f"{tokens(stated).rsplit(' ', 1)[0]}{times} {size / GB:,.2f} GB = {moved / GB:,.1f} GB/s, "
                 f"{min(1.0, moved / rate.bytes_per_s):.1%} of the {kind} rate, {rate.bytes_per_s / GB:,.1f} GB/s"
             )
-    return f"{stated:,.10g} tokens/s are {min(1.0, stated / ceiling):.0%} of it"
+    return f"{tokens(stated)} {min(1.0, stated / ceiling):.0%} of it"
 
 
 def _own_arithmetic(case: Case) -> None:
@@ -150,17 +150,17 @@ def prefill(case: Case) -> None:
     if found.ceiling is None:
         case.say("the ceiling is not known", UNTESTABLE)
     elif above(claim.low, found.ceiling):
-        case.say(f"{claim.low:,.10g} tokens/s are above {units.significant(found.ceiling)}", ABOVE)
+        case.say(f"{tokens(claim.low)} above {units.significant(found.ceiling)}", ABOVE)
         _pass_needed(case)
     elif found.uniform is not None and above(claim.low, found.uniform):
         case.say(
-            f"{claim.low:,.10g} tokens/s are more than the {units.significant(found.uniform)} of uniform choice, so "
+            f"{tokens(claim.low)} more than the {units.significant(found.uniform)} of uniform choice, so "
             "that the tokens of a pass must choose like experts, and how like is not stated",
             UNTESTABLE,
         )
         _pass_needed(case)
     else:
-        told = f"{claim.low:,.10g} tokens/s are not above {units.significant(found.ceiling)}"
+        told = f"{tokens(claim.low)} not above {units.significant(found.ceiling)}"
         case.say(f"{told}{part_above(case, found.ceiling)}", CONSISTENT)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import evolve, field, frozen
+from attrs import evolve, frozen
 
 from k3gate import units
 from k3gate.analysis.system import GB, KV_BYTES, TIER_TITLES, Placement, System
@@ -86,7 +86,6 @@ class Layout:
     copies: int = 1
     shortages: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
-    notes: tuple[str, ...] = field(default=())
 
     @property
     def fits(self) -> bool | None:

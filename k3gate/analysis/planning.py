@@ -204,9 +204,9 @@ def _limit(found: Estimate) -> tuple[tuple[str, ...], str]:
     )
     kinds = dict.fromkeys(_BOUND.get(tier, "bandwidth-bound") for tier in tiers)
     named = " and ".join(TIER_TITLES[tier] for tier in tiers)
+    verb = "take" if len(tiers) > 1 or tiers == ("nvme",) else "takes"
     return tiers, (
-        f"{' and '.join(kinds).capitalize()}: {named} {'take' if len(tiers) > 1 else 'takes'} most of a token's "
-        f"predicted time ({told})."
+        f"{' and '.join(kinds).capitalize()}: {named} {verb} most of a token's predicted time ({told})."
     )
 
 

@@ -152,7 +152,11 @@ def _basis(decode: Decode, system: System) -> str:
         and system.engine in SECOND_SOCKET_CLASSES
         and decode.rate("dram") is not None
     )
-    second = f", of which two sockets give {SECOND_SOCKET:g}" if both else ""
+    second = (
+        f", of which {'two sockets give' if system.sockets == 2 else 'several sockets give the'} {SECOND_SOCKET:g}"
+        if both
+        else ""
+    )
     untested = [
         TIER_TITLES[rate.tier] for rate in decode.rates if rate.tier in ("nvme", "pmem", "hbm", "cxl")
     ]
@@ -162,6 +166,8 @@ def _basis(decode: Decode, system: System) -> str:
         untested.append(f"{decode.batch} sequences at once")
     if decode.without_hits is not None:
         second += ", hits of experts that free memory keeps not counted"
+    if both and (system.sockets or 1) > 2:
+        untested.append(f"{system.sockets} sockets")
     limits = f"; the band was not tested on {' and '.join(untested)}" if untested else ""
     machines, (inside, rows) = units.count(MACHINES[system.engine], "machine"), TESTED[system.engine]
     tested = (

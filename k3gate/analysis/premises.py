@@ -6,7 +6,7 @@ from k3gate import units
 from k3gate.analysis.ceilings import Part, paper_rate, tier_rate
 from k3gate.analysis.claim_case import CONSISTENT, FALSE, UNTESTABLE, Case, above, part_above
 from k3gate.analysis.estimate import Estimate, trunk_ways
-from k3gate.analysis.layout import TRUNK_ITEM, Tier
+from k3gate.analysis.layout import TRUNK_ITEM, Tier, bytes_at, split
 from k3gate.analysis.system import GB, GIB, TIER_TITLES
 from k3gate.model.sizes import EMBEDDING, ROUTED, TRUNK, VISION
 
@@ -22,6 +22,7 @@ def off(stated: float, fact: float, close: float = CLOSE) -> bool:
 
 
 def check_premises(case: Case) -> None:
+    """Every premise of a claim."""
     sizes = case.base.sizes
     for key, fact, what in (
         ("active_parameters_billion", _billion(sizes.active_parameters), "B parameters active for a token"),
@@ -150,6 +151,7 @@ def _bandwidth_premise(case: Case) -> None:
 
 
 def hold_bandwidth(case: Case, low: float, high: float, verdict: str, lead: str) -> None:
+    """A read bandwidth of DRAM against the paper rate; `lead`: how the sentence starts, empty for a claim itself."""
     paper, detail = paper_rate(case.base.system, "dram")
     told = f"{low / GB:,.10g}" if low == high else f"{low / GB:,.10g} to {high / GB:,.10g}"
     if paper is None:
@@ -237,9 +239,10 @@ def is_weights(part: Part) -> bool:
 
 
 def trunk_bytes(own: Estimate, tier: Tier) -> int:
-    """Bytes of the trunk in a tier, groups that lie by themselves included."""
-    names = {TRUNK_ITEM, *(group.name.replace("_", " ") for group in own.sizes.role(TRUNK))}
-    return sum(item.bytes or 0 for item in tier.items if item.what in names)
+    """Bytes of the trunk in a tier, groups that lie by themselves included; copies for each node not."""
+    placed, bits = own.layout.placement, own.system.precision.trunk
+    lying = split(own.sizes.role(TRUNK), placed.trunk, placed.groups, TRUNK_ITEM)
+    return sum(bytes_at(groups, bits) or 0 for where, _, groups in lying if where == tier.name)
 
 
 def weight_bytes(own: Estimate) -> int | None:

@@ -858,3 +858,96 @@ def test_words_of_a_plan_are_of_this_machine(example: Any) -> None:
     assert "a pass of 36,735 tokens" in said(example("sp3-24x64"), "prefill")
     told = said(example("cluster-64"), "accelerators")
     assert "/ 139.9 GB = 12 hold all of it (H200 SXM 141 GB: 141.0 GB less 1.1 GB of workspace)" in told
+
+
+# --- changes ---
+
+BOX = """name = "box"
+[cpu]
+sockets = {sockets}
+[memory]
+modules = 12
+module_gib = 192
+channels = 12
+{memory}
+"""
+
+
+def changed(plan: Any, memory: str, key: str, *, sockets: int = 1, more: str = "") -> Any:
+    made = plan(BOX.format(memory=memory, sockets=sockets) + more)
+    return next((change for change in made.changes if change.key == key), None)
+
+
+@pytest.mark.parametrize(
+    ("memory", "mts", "words"),
+    [
+        ('type = "DDR5"\nmts = 3600\nrated_mts = 4800', 4800, "these modules at their rated 4,800 MT/s"),
+        ('type = "DDR5"\nmts = 3600', 4000, "modules that run at 4,000 MT/s"),
+        ('type = "DDR4"\nmts = 2666', 2933, "modules that run at 2,933 MT/s"),
+        ('type = "DDR4"\nmts = 3200', None, None),
+        ('type = "DDR4"\nmts = 3200\nrated_mts = 3200', None, None),
+        ("mts = 2666", 2933, "modules that run at 2,933 MT/s"),
+        ("mts = 4800", 5200, "modules that run at 5,200 MT/s"),
+        ("mts = 3200", None, None),
+        ('type = "LPDDR5X"\nmts = 8533', None, None),
+    ],
+)
+def test_faster_modules_are_of_the_same_type(plan: Any, memory: str, mts: Any, words: Any) -> None:
+    change = changed(plan, memory, "faster_dimms")
+    assert (change is None) is (mts is None)
+    if change is not None:
+        assert change.title.startswith(words)
+        assert change.after.decode.rate("dram").bytes_per_s == 12 * mts * 8e6
+
+
+def test_a_trunk_at_q8_0_that_is_larger_is_no_change(plan: Any) -> None:
+    model = """[model.stated]
+name = "m"
+source = "a GGUF"
+layers = 93
+experts = 896
+experts_per_token = 16
+[[model.stated.group]]
+name = "routed"
+role = "routed"
+gb = 500
+parameters_billion = 2722
+[[model.stated.group]]
+name = "trunk"
+role = "trunk"
+gb = {}
+parameters_billion = 55.57
+"""
+    memory = "mts = 4800"
+    assert changed(plan, memory, "trunk_q8_0", more=model.format(111)) is not None
+    assert changed(plan, memory, "trunk_q8_0", more=model.format(31)) is None
+    small = plan(BOX.format(memory=memory, sockets=1) + model.format(31))
+    assert [way.key for way in small.placements] == ["bf16_dram"]
+    assert "at Q8_0" not in plan_text.text(small)
+
+
+def test_a_second_socket_brings_its_own_persistent_memory(plan: Any) -> None:
+    more = '[[tier]]\nkind = "pmem"\nmodules = 8\nmodule_gib = 256\ngb_per_s = 64.8\n[placement]\nexperts = "pmem"\n'
+    more += '[[tier]]\nkind = "cxl"\ngib = 512\ngb_per_s = 30\n'
+    change = changed(plan, "mts = 3200", "second_socket", more=more)
+    assert change.title == "a second socket with as many modules and as much persistent memory"
+    after = change.after
+    assert after.decode.rate("pmem").bytes_per_s == 2 * 64.8e9
+    assert after.layout.tier("pmem").capacity == 16 * 256 * GIB
+    assert [extra.bytes for extra in after.system.extras if extra.kind == "cxl"] == [512 * GIB]
+
+
+def test_what_is_expected_of_four_sockets_was_not_tested(plan: Any) -> None:
+    basis = {
+        number: plan(BOX.format(memory="mts = 4800", sockets=number)).estimate.expected.basis
+        for number in (1, 2, 4)
+    }
+    assert "of which several sockets give the 0.725" in basis[4] and "not tested on 4 sockets" in basis[4]
+    assert "of which two sockets give 0.725" in basis[2] and "not tested" not in basis[1] + basis[2]
+
+
+def test_words_agree_in_number(plan: Any) -> None:
+    drives = plan(KEPT.format(gib=16, rate=1))
+    assert "NVMe drives take most of a token" in drives.limit_words
+    assert judged(drives, "published").text.startswith("decode rate of one sequence: 1 token/s (")
+    assert "1 token/s is more than without a hit" in said(drives, "published")
