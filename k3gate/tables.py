@@ -17,21 +17,27 @@ MAX_BYTES = 1 << 20
 MAX_TEXT = 2000
 _HUGE = 1e30
 """Above any figure in base units; also stops infinities and not-a-number."""
+_TINY = 1e-30
+"""Below any figure that is not 0; products of smaller ones would be 0, and a quotient of them nothing."""
+
+
+def read_bytes(path: Path, most: int) -> bytes | None:
+    """Up to `most` bytes of a regular file; None where it is a pipe, a device or another file that has no size."""
+    # Without waiting: a pipe that nobody writes would hold the command up for ever.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        return file.read(most) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
 
 
 def read(path: Path, what: str) -> tuple[str, dict[str, Any]]:
     """Text and content of a TOML file of at most 1 MiB. `what` says in errors which kind of file it is."""
     try:
-        # Without waiting: a pipe that nobody writes would hold the command up for ever.
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-            regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-            raw = file.read(MAX_BYTES + 1) if regular else b""
+        raw = read_bytes(path, MAX_BYTES + 1)
     except OSError as error:
         raise UsageError(
             f"cannot read the {what} file {_shown(path)}: {error.strerror}; give a TOML file"
         ) from error
     path = Path(_shown(path))
-    if not regular:
+    if raw is None:
         raise UsageError(f"cannot read the {what} file {path}: it is no regular file; give a TOML file")
     if len(raw) > MAX_BYTES:
         raise UsageError(f"the {what} file {path} is larger than 1 MiB: give a {what} file")
@@ -132,6 +138,8 @@ class Table:
         value = self.number(key)
         if value is not None and value <= 0:
             raise self.refuse(key, f"must be above 0, not {value}; leave it out if nothing is asked")
+        if value is not None and value < _TINY:
+            raise self.refuse(key, f"{value:g} is too small for any figure; correct it")
         return value
 
     def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:

@@ -157,12 +157,14 @@ def _interval(found: Times, band: Band) -> Band:
 
 def fit(tested: Iterable[Tested], engine: str) -> Band | None:
     """The band that these rows give a class: their shares but for a tenth at each end, rounded outwards. None without
-    rows."""
+    rows, and where they are faster than any share allows."""
     shares = sorted(one.share for one in tested if one.engine == engine and one.share is not None)
     if not shares:
         return None
     cut = len(shares) // OUTSIDE
     low, high = shares[cut], shares[-1 - cut]
+    if not math.isfinite(high):
+        return None
     return math.floor(low / STEP + 1e-9) * STEP, math.ceil(high / STEP - 1e-9) * STEP
 
 
@@ -269,6 +271,7 @@ def _sums(made: Backtest) -> list[str]:
         f"  the bands are then fitted again; {prediction.SECOND_SOCKET:g} of two sockets, which is of one machine of "
         "these rows (Xeon Gold 6454S), is not",
         f"by class: {classes}",
+        "  the class of each runtime was chosen knowing these rows, and a runtime of its own may lie elsewhere",
         f"median high / low: {made.median_width:.2f} (wanted at most {WANTED_WIDTH:g})",
         f"bands: {bands}; these rows alone would give {fitted}",
         f"free numbers: {len(prediction.FREE_NUMBERS)} ({prediction.SUSTAINED:g} of paper, "

@@ -6,12 +6,21 @@ are added: a token takes the sum of bytes / rate over all tiers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from k3gate import units
-from k3gate.analysis.layout import Demand, Layout, bytes_at, most_hits, split
+from k3gate.analysis.layout import (
+    EXPERTS_ITEM,
+    Demand,
+    Layout,
+    bytes_at,
+    most_hits,
+    room,
+    split,
+)
 from k3gate.analysis.system import GB, KV_BYTES, TIER_TITLES, HotSet, System
 from k3gate.model.sizes import ROUTED, TRUNK, ModelSizes
 from k3gate.model.traffic import distinct_experts
@@ -48,7 +57,10 @@ class Part:
 
 @frozen
 class Decode:
-    """A decode step: one token for each of `batch` sequences. Rates are of each sequence."""
+    """A decode step: one token for each of `batch` sequences. Rates are of each sequence.
+
+    `without_hits`: the most where free memory keeps no experts of a slow tier; None where none could be kept.
+    """
 
     parts: tuple[Part, ...]
     rates: tuple[Rate, ...]
@@ -59,6 +71,7 @@ class Decode:
     ceiling: float | None
     arithmetic: str
     unknown: tuple[str, ...] = ()
+    without_hits: float | None = None
 
     def bytes_of(self, tier: str) -> float | None:
         """Bytes of a step from and to a tier; None where a part is unknown, 0 where there is none."""
@@ -84,14 +97,14 @@ def decode(
 ) -> Decode:
     """The step and its ceiling. `read`: by tier, B/s of one machine that a run measured and where that
     stands."""
-    parts = _parts(system, sizes, demand, layout, read or {})
+    bare = _parts(system, sizes, demand, layout, read or {})
+    parts = _kept(bare, system, layout, read or {})
     tiers = list(dict.fromkeys(part.tier for part in parts))
     rates = tuple(tier_rate(system, tier, read or {}) for tier in tiers)
     known = {rate.tier: rate.bytes_per_s for rate in rates}
     trips = _round_trips(system, sizes, layout)
     latency = (system.network_seconds or 0.0) * trips.get("network", 0)
     seconds: dict[str, float | None] = {}
-    least: list[float | None] = [latency]
     unknown = []
     for tier in tiers:
         rate = known[tier]
@@ -102,14 +115,15 @@ def decode(
         if tier in ("pcie", "network") and rate is None:
             unknown.append(f"the rate of {TIER_TITLES[tier]} is not stated and not counted")
             continue
-        if low:
-            least.append(None if rate is None else low / rate)
         if rate is None and (size or low):
             unknown.append(f"the rate of {TIER_TITLES[tier]} is not stated")
     if any(part.bytes is None for part in parts):
         unknown.append("what a token reads of the model is not known")
-    time = total(least)
-    ceiling = 1 / time if time else None
+    ceiling, arithmetic = _bound(parts, known, latency)
+    without_hits = None
+    if len(parts) != len(bare):
+        without_hits, told = _bound(bare, known, latency)
+        arithmetic = f"{arithmetic} with every hit that free memory can give; without a hit {told}"
     return Decode(
         parts,
         rates,
@@ -118,12 +132,67 @@ def decode(
         latency,
         seconds,
         ceiling,
-        _arithmetic(parts, known, latency, ceiling),
+        arithmetic,
         tuple(unknown),
+        without_hits,
     )
 
 
+def _bound(
+    parts: tuple[Part, ...], rates: Mapping[str, float | None], latency: float
+) -> tuple[float | None, str]:
+    """The most steps a second that the least bytes of each tier allow, and the arithmetic."""
+    least: list[float | None] = [latency]
+    for tier in dict.fromkeys(part.tier for part in parts):
+        rate, low = rates[tier], total([part.least for part in parts if part.tier == tier])
+        if low is None or (low and not (rate is None and tier in ("pcie", "network"))):
+            least.append(None if rate is None or low is None else low / rate)
+    time = total(least)
+    ceiling = 1 / time if time else None
+    return ceiling, _arithmetic(parts, rates, latency, ceiling)
+
+
+def _kept(
+    parts: tuple[Part, ...], system: System, layout: Layout, read: Mapping[str, tuple[float, str]]
+) -> tuple[Part, ...]:
+    """The parts, of experts in a slow tier those apart which free memory could have kept of tokens before.
+
+    They count for the ceiling alone: how many reads hit is not known, and nobody promises one.
+    """
+    found: list[Part] = []
+    for part in parts:
+        kept = {}
+        if part.what == EXPERTS_ITEM and part.least:
+            kept = keep(system, layout, read, part.tier, part.least)
+        found.append(evolve(part, least=(part.least or 0) - sum(kept.values())) if kept else part)
+        for tier, size in kept.items():
+            known = tier_rate(system, tier, read).bytes_per_s is not None
+            told = f"{size / GB:,.2f} GB at most, where hits are counted" + (
+                "" if known else "; its rate is not stated"
+            )
+            # Without a rate their time is left out, which keeps the ceiling a ceiling.
+            found.append(Part("experts kept", tier, 0.0, 0.0, size if known else 0.0, told))
+    return tuple(found)
+
+
+def keep(
+    system: System, layout: Layout, read: Mapping[str, tuple[float, str]], tier: str, size: float
+) -> dict[str, float]:
+    """How `size` bytes of experts that lie in `tier` are divided over free memory that reads faster, the fastest first,
+    memory without a stated rate before all; what finds no room is left out. Empty where the tier's own is unknown."""
+    free = room(system, layout, tier)
+    slow = tier_rate(system, tier, read).bytes_per_s
+    rates = {name: tier_rate(system, name, read).bytes_per_s or math.inf for name in free}
+    found: dict[str, float] = {}
+    for name in sorted(free, key=lambda one: -rates[one]):
+        if slow is not None and rates[name] > slow and size > 0:
+            found[name] = min(float(free[name]), size)
+            size -= found[name]
+    return found
+
+
 def total(values: list[float | None]) -> float | None:
+    """The sum; None where one is unknown."""
     return None if None in values else sum(value for value in values if value is not None)
 
 
@@ -169,7 +238,7 @@ def _parts(
                 f"by {batch} tokens; {share / GB:,.2f} GB if all chose alike"
             )
         if system.hot is None:
-            found.append(Part("routed experts", placed.experts, uniform, uniform, share, told))
+            found.append(Part(EXPERTS_ITEM, placed.experts, uniform, uniform, share, told))
         else:
             held, gpu = (tier_rate(system, tier, read).bytes_per_s for tier in (placed.experts, "gpu"))
             hits = (most_hits(system.hot.experts, number), most_hits(system.hot.experts, used))
@@ -213,7 +282,7 @@ def _hot(
         least = 0.0 if slower else most[1]
         return [
             Part(
-                "routed experts",
+                EXPERTS_ITEM,
                 tier,
                 uniform,
                 _part(uniform, 1 - most[0]),
@@ -234,7 +303,7 @@ def _hot(
     caught = min(coverage, most[0])
     cold, warm = _part(uniform, 1 - caught), _part(uniform, caught)
     return [
-        Part("routed experts", tier, cold, cold, _part(share, 1 - coverage), f"{told}; {hit}"),
+        Part(EXPERTS_ITEM, tier, cold, cold, _part(share, 1 - coverage), f"{told}; {hit}"),
         Part("hot experts", "gpu", warm, warm, _part(share, coverage), hit),
     ]
 

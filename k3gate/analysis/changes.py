@@ -8,15 +8,11 @@ from attrs import evolve, frozen
 
 from k3gate import units
 from k3gate.analysis.ceilings import PAPER
-from k3gate.analysis.estimate import Estimate
-from k3gate.analysis.system import GB, TIER_TITLES, HotSet, coverage
+from k3gate.analysis.estimate import Estimate, shrinks
+from k3gate.analysis.layout import EXPERTS_ITEM
+from k3gate.analysis.system import GB, MODULE_SPEEDS, TIER_TITLES, Extra, HotSet, MemoryModules, coverage
+from k3gate.model.sizes import Q8_0_BITS, TRUNK
 
-_SPEEDS = (
-    *(1866, 2133, 2400, 2666, 2933, 3200),
-    *(4000, 4400, 4800, 5200, 5600, 6000, 6400, 7200, 8000, 8800, 12800),
-)
-"""Rates at which server modules are sold, DDR4 up to 3200 MT/s, DDR5 and MRDIMM above (JEDEC JESD79-4, -5)."""
-_DDR4_ENDS = 3200
 _SMALL = 0.005
 
 
@@ -70,35 +66,51 @@ def _memory(base: Estimate) -> Iterator[Change]:
             yield Change("fill_channels", title, None, f"the board has {memory.slots} slots")
         else:
             yield Change("fill_channels", title, base.altered(evolve(system, memory=full)))
-    faster = _faster(memory.mts)
+    faster = _faster(memory)
     if faster is not None:
-        title = f"modules that run at {faster:,} MT/s, if processor and board take them"
-        yield Change("faster_dimms", title, base.altered(evolve(system, memory=evolve(memory, mts=faster))))
+        rated = memory.rated_mts is not None and faster <= memory.rated_mts
+        what = "these modules at their rated" if rated else "modules that run at"
+        title = f"{what} {faster:,} MT/s, if processor and board take them"
+        quick = evolve(memory, mts=faster, rated_mts=None if not rated else memory.rated_mts)
+        yield Change("faster_dimms", title, base.altered(evolve(system, memory=quick)))
 
 
-def _faster(mts: int | None) -> int | None:
+def _faster(memory: MemoryModules) -> int | None:
+    """MT/s of the next faster modules of the same type, or at which these are rated; None where there is none."""
+    mts, rated = memory.mts, memory.rated_mts
     if mts is None:
         return None
-    above = [speed for speed in _SPEEDS if speed > mts]
-    # Another kind of memory is another machine, not a change of modules.
-    return above[0] if above and (mts >= _SPEEDS[6] or above[0] <= _DDR4_ENDS) else None
+    if rated is not None and rated > mts:
+        return rated
+    # Another type of memory is another machine, not a change of modules.
+    types = (
+        [memory.type.lower()]
+        if memory.type
+        else [name for name, speeds in MODULE_SPEEDS.items() if mts in speeds]
+    )
+    if len(types) != 1:
+        return None
+    return next((speed for speed in MODULE_SPEEDS.get(types[0], ()) if speed > mts), None)
 
 
 def _trunk(base: Estimate) -> Iterator[Change]:
     system, placed = base.system, base.layout.placement
-    if not base.sizes.role("trunk"):
+    if not base.sizes.role(TRUNK):
         return
     if placed.trunk != "gpu" and placed.experts != "gpu":
         need = {
             name: size
-            for name, bits in (("as released", None), ("at Q8_0", 8.5))
-            if (size := base.sizes.bytes_of("trunk", bits)) is not None
+            for name, bits in (
+                ("as released", None),
+                *((("at Q8_0", Q8_0_BITS),) if shrinks(base.sizes) else ()),
+            )
+            if (size := base.sizes.bytes_of(TRUNK, bits)) is not None
         }
         told = ", ".join(f"{size / GB:,.1f} GB {name}" for name, size in need.items())
         title = f"trunk on GPUs ({told})"
         if system.gpus:
             moved = evolve(placed, trunk="gpu", cache="gpu", vision="gpu")
-            for bits in (system.precision.trunk, 8.5):
+            for bits in (system.precision.trunk, *((Q8_0_BITS,) if shrinks(base.sizes) else ())):
                 after = base.altered(
                     evolve(system, placement=moved, precision=evolve(system.precision, trunk=bits))
                 )
@@ -107,14 +119,14 @@ def _trunk(base: Estimate) -> Iterator[Change]:
             yield Change("trunk_on_gpus", title, after)
         else:
             yield Change("trunk_on_gpus", title, None, _without_gpus(base))
-    if system.precision.trunk is None and base.sizes.bytes_of("trunk", 8.5) is not None:
-        smaller = evolve(system, precision=evolve(system.precision, trunk=8.5))
+    if system.precision.trunk is None and shrinks(base.sizes):
+        smaller = evolve(system, precision=evolve(system.precision, trunk=Q8_0_BITS))
         yield Change("trunk_q8_0", "trunk at Q8_0 (8.5 bits a parameter)", base.altered(smaller))
 
 
 def _without_gpus(base: Estimate) -> str:
     """What memory would be left to read; how fast cannot be told of GPUs that nobody named."""
-    read = [part.bytes for part in base.decode.parts if part.what == "routed experts"]
+    read = [part.bytes for part in base.decode.parts if part.what == EXPERTS_ITEM]
     tier = base.layout.placement.experts or "dram"
     rate = base.decode.rate(tier)
     if not read or read[0] is None or rate is None or not rate.bytes_per_s:
@@ -135,10 +147,33 @@ def _socket(base: Estimate) -> Iterator[Change]:
         slots=None,
         populated=None if memory.populated is None else 2 * memory.populated,
     )
+    # Persistent memory and HBM hang on the processor; CXL cards do on slots of the board.
+    own = [extra for extra in system.extras if extra.kind in ("pmem", "hbm")]
+    beside = "".join(
+        f" and as much {TIER_TITLES[kind]}" for kind in dict.fromkeys(extra.kind for extra in own)
+    )
     yield Change(
         "second_socket",
-        "a second socket with as many modules",
-        base.altered(evolve(system, sockets=2, memory=more)),
+        f"a second socket with as many modules{beside}",
+        base.altered(
+            evolve(
+                system,
+                sockets=2,
+                memory=more,
+                extras=tuple(_twice(extra) if extra in own else extra for extra in system.extras),
+            )
+        ),
+    )
+
+
+def _twice(extra: Extra) -> Extra:
+    """As much again of a tier that hangs on each processor."""
+    return evolve(
+        extra,
+        bytes=2 * extra.bytes,
+        bytes_per_s=None if extra.bytes_per_s is None else 2 * extra.bytes_per_s,
+        modules=None if extra.modules is None else 2 * extra.modules,
+        detail=f"2 x {extra.detail}",
     )
 
 

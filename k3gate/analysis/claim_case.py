@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attrs import evolve, field, frozen
 
+from k3gate import units
 from k3gate.analysis.estimate import Estimate
 from k3gate.analysis.system import CLAIM_KINDS, Claim
 
@@ -39,18 +40,41 @@ class Case:
     said: list[_Said] = field(factory=list)
 
     def say(self, reason: str, verdict: str | None = None) -> None:
+        """Note a reason, with the verdict that it leads to."""
         self.said.append(_Said(verdict, reason))
 
     def premise(self, key: str) -> float | None:
+        """A premise that is a number; None where the claim has none."""
         value = self.claim.premises.get(key)
         return float(value) if isinstance(value, int | float) else None
+
+
+def tokens(rate: float) -> str:
+    """ "22.6 tokens/s are", "1 token/s is": a stated rate with its verb."""
+    return f"{rate:,.10g} token/s is" if rate == 1 else f"{rate:,.10g} tokens/s are"
+
+
+def above(stated: float, most: float) -> bool:
+    """Whether a stated rate is above `most`, which people are told to three digits: what is printed is not above it."""
+    return stated > most and units.significant(stated) != units.significant(most)
+
+
+def part_above(case: Case, most: float) -> str:
+    """Of a range whose lower end is possible, that its upper end is not; empty for one value, and where it is."""
+    claim, factor = case.claim, CLAIM_KINDS[case.claim.kind].factor
+    return (
+        f"; {claim.high / factor:,.10g} is above it"
+        if claim.low != claim.high and above(claim.high, most)
+        else ""
+    )
 
 
 def text(claim: Claim) -> str:
     """ "decode rate of one sequence: 3 to 6 tokens/s (source)"."""
     kind = CLAIM_KINDS[claim.kind]
     low, high = (_plain(value / kind.factor) for value in (claim.low, claim.high))
-    unit = f" {kind.unit}" if kind.unit else ""
+    one = kind.unit == "tokens/s" and claim.low == claim.high == 1
+    unit = " token/s" if one else f" {kind.unit}" if kind.unit else ""
     shown = low if low == high else f"{low} to {high}"
     batch = claim.premises.get("batch", 1)
     title = kind.title

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from k3gate.analysis.claim_case import CONSISTENT, FALSE, UNTESTABLE, Case
 from k3gate.analysis.layout import bytes_at
-from k3gate.analysis.premises import CLOSE, weight_bytes
+from k3gate.analysis.premises import CLOSE, WEIGHED, weight_bytes
 from k3gate.analysis.system import CLAIM_KINDS, GB, GIB, KV_BYTES
 from k3gate.model.sizes import EMBEDDING, ROUTED, TRUNK, VISION
-
-WEIGHED = 0.02
-"""How far stated weights may be off and still be a rounding (ours)."""
 
 
 def weights(case: Case) -> None:
@@ -68,7 +65,7 @@ def kv_per_request(case: Case) -> None:
         return
     kv = round(kv * KV_BYTES[precision.kv])
     size = kv * most
-    above, below = case.claim.high > size * 1.02, case.claim.high < size * (1 - CLOSE)
+    above, below = case.claim.low > size * 1.02, case.claim.high < size * (1 - CLOSE)
     shown = f"{size / GB:,.1f}" if size >= GB else f"{size / GB:.3g}"
     told = "as the claim states" if stated else "the longest context"
     case.say(

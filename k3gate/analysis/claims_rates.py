@@ -5,7 +5,7 @@ from __future__ import annotations
 from k3gate import units
 from k3gate.analysis import prediction
 from k3gate.analysis.ceilings import paper_rate, tier_rate
-from k3gate.analysis.claim_case import ABOVE, CONSISTENT, UNTESTABLE, Case
+from k3gate.analysis.claim_case import ABOVE, CONSISTENT, UNTESTABLE, Case, above, part_above, tokens
 from k3gate.analysis.premises import hold_bandwidth, hold_bytes, is_weights
 from k3gate.analysis.system import GB
 from k3gate.model.sizes import ROUTED
@@ -25,15 +25,17 @@ def decode(case: Case) -> None:
     else:
         together = f" x {batch} sequences" if batch > 1 else ""
         line = f"ceiling: {own.decode.arithmetic}{together}"
-        if claim.high > ceiling:
-            part = (
-                ""
-                if claim.low > ceiling or claim.low == claim.high
-                else f"; {claim.low:,.10g} alone is not above it"
+        if above(claim.low, ceiling):
+            case.say(f"{line}; {tokens(claim.low)} above it", ABOVE)
+        elif own.decode.without_hits is not None and above(claim.low, own.decode.without_hits * batch):
+            case.say(
+                f"{line}; {tokens(claim.low)} more than without a hit, so that free memory must have kept "
+                "experts, and how many reads it catches is not stated",
+                UNTESTABLE,
             )
-            case.say(f"{line}; {claim.high:,.10g} tokens/s are above it{part}", ABOVE)
         else:
-            case.say(f"{line}; {_share(case, ceiling)}", UNTESTABLE if foreign else CONSISTENT)
+            told = f"{line}; {_share(case, ceiling)}{part_above(case, ceiling)}"
+            case.say(told, UNTESTABLE if foreign else CONSISTENT)
     expected = own.expected
     if expected.low is not None and expected.high is not None:
         low, high = (units.significant(value * batch, 2) for value in (expected.low, expected.high))
@@ -56,19 +58,26 @@ def _must_fit(case: Case) -> None:
 
 def _share(case: Case, ceiling: float) -> str:
     """What the claim takes of the ceiling; of one tier as a share of its rate, since people compare that."""
-    claim, own = case.claim, case.own
-    tiers = {part.tier for part in own.decode.parts if part.tier not in ("pcie", "network") and part.bytes}
-    size = own.decode.memory_bytes()
+    # By the bytes of the ceiling, the least that a step can read, so that no share is above all of it.
+    own = case.own
+    stated = case.claim.low if above(case.claim.high, ceiling) else case.claim.high
+    bare = own.decode.without_hits
+    if bare is not None:
+        return f"{tokens(stated)} {min(1.0, stated / bare / own.demand.batch):.0%} of it without a hit"
+    parts = [part for part in own.decode.parts if part.tier not in ("pcie", "network") and part.least]
+    tiers, size = {part.tier for part in parts}, sum(part.least or 0 for part in parts)
     if len(tiers) == 1 and size:
         rate = own.decode.rate(next(iter(tiers)))
         if rate is not None and rate.bytes_per_s:
             kind = {"paper": "paper", "measured": "measured read"}.get(rate.basis, "measured read")
-            moved = claim.high * size / own.demand.batch
+            batch = own.demand.batch
+            moved = stated * size / batch
+            times = f" / {batch} sequences x" if batch > 1 else " x"
             return (
-                f"{claim.high:,.10g} tokens/s x {size / GB:,.2f} GB = {moved / GB:,.1f} GB/s, "
-                f"{moved / rate.bytes_per_s:.1%} of the {kind} rate, {rate.bytes_per_s / GB:,.1f} GB/s"
+                f"{tokens(stated).rsplit(' ', 1)[0]}{times} {size / GB:,.2f} GB = {moved / GB:,.1f} GB/s, "
+                f"{min(1.0, moved / rate.bytes_per_s):.1%} of the {kind} rate, {rate.bytes_per_s / GB:,.1f} GB/s"
             )
-    return f"{claim.high:,.10g} tokens/s are {claim.high / ceiling:.0%} of it"
+    return f"{tokens(stated)} {min(1.0, stated / ceiling):.0%} of it"
 
 
 def _own_arithmetic(case: Case) -> None:
@@ -133,18 +142,36 @@ def prefill(case: Case) -> None:
     if _is_foreign(case):
         _prototype(case)
     for path in found.paths:
-        told = "not known" if path.ceiling is None else f"at most {units.significant(path.ceiling)} tokens/s"
-        case.say(f"{path.name}, {found.batch:,} tokens a pass: {told} ({path.arithmetic})")
+        told = _both(path.ceiling, path.arithmetic, path.uniform, path.uniform_arithmetic)
+        case.say(f"{path.name}, {found.batch:,} tokens a pass: {told}")
     if len(found.paths) > 1 and found.ceiling is not None:
-        case.say(f"together: at most {units.significant(found.ceiling)} tokens/s ({found.arithmetic})")
+        told = _both(found.ceiling, found.arithmetic, found.uniform, found.uniform_arithmetic)
+        case.say(f"together: {told}")
     if found.ceiling is None:
         case.say("the ceiling is not known", UNTESTABLE)
-    elif claim.high > found.ceiling:
-        part = "" if claim.low > found.ceiling else f"; {claim.low:,.10g} alone is not"
-        case.say(f"{claim.high:,.10g} tokens/s are above {units.significant(found.ceiling)}{part}", ABOVE)
+    elif above(claim.low, found.ceiling):
+        case.say(f"{tokens(claim.low)} above {units.significant(found.ceiling)}", ABOVE)
+        _pass_needed(case)
+    elif found.uniform is not None and above(claim.low, found.uniform):
+        case.say(
+            f"{tokens(claim.low)} more than the {units.significant(found.uniform)} of uniform choice, so "
+            "that the tokens of a pass must choose like experts, and how like is not stated",
+            UNTESTABLE,
+        )
         _pass_needed(case)
     else:
-        case.say(f"{claim.high:,.10g} tokens/s are below {units.significant(found.ceiling)}", CONSISTENT)
+        told = f"{tokens(claim.low)} not above {units.significant(found.ceiling)}"
+        case.say(f"{told}{part_above(case, found.ceiling)}", CONSISTENT)
+
+
+def _both(most: float | None, told: str, uniform: float | None, uniform_told: str) -> str:
+    """What a way gives where all tokens of a pass choose alike, and where they choose uniformly."""
+    if most is None:
+        return f"not known ({told})"
+    line = f"at most {units.significant(most)} tokens/s ({told})"
+    if uniform is None or uniform == most:
+        return line
+    return f"{line}; {units.significant(uniform)} where tokens choose uniformly ({uniform_told})"
 
 
 def _pass_needed(case: Case) -> None:
@@ -154,8 +181,9 @@ def _pass_needed(case: Case) -> None:
     if own.layout.placement.experts == "gpu" or not routed or not pcie:
         return
     case.say(
-        f"all experts over PCIe take {routed / GB:,.0f} GB / {pcie / GB:,.1f} GB/s = {routed / pcie:,.0f} s, so that "
-        f"{case.claim.low:,.10g} tokens/s need a pass of {case.claim.low * routed / pcie:,.0f} tokens"
+        f"all experts, which uniform choice touches, over PCIe take {routed / GB:,.0f} GB / {pcie / GB:,.1f} GB/s = "
+        f"{routed / pcie:,.0f} s, so that {case.claim.low:,.10g} tokens/s need a pass of "
+        f"{case.claim.low * routed / pcie:,.0f} tokens"
     )
 
 
@@ -168,4 +196,4 @@ def bandwidth(case: Case) -> None:
 
 def bytes_per_token(case: Case) -> None:
     """Bytes read for a token against every placement of the trunk that fits."""
-    hold_bytes(case, case.claim.low, "")
+    hold_bytes(case, (case.claim.low, case.claim.high), "")

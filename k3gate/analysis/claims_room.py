@@ -8,59 +8,76 @@ from attrs import evolve
 
 from k3gate import units
 from k3gate.analysis.claim_case import ABOVE, CONSISTENT, FALSE, UNTESTABLE, Case
+from k3gate.analysis.layout import Tier
 from k3gate.analysis.premises import trunk_bytes, weight_bytes
-from k3gate.analysis.system import GB, GIB, KV_BYTES
+from k3gate.analysis.system import GB, GIB, KV_BYTES, Claim
 
 MOST_CHASSIS = 64
 
 
 def headroom(case: Case) -> None:
-    """Bytes of DRAM beside the weights, in the precision of the plan."""
+    """Bytes of DRAM beside the weights that lie there, as placed and in the precision of the plan."""
     claim, base = case.claim, case.base
     tier = base.layout.tier("dram")
     if tier is None or tier.capacity is None:
         case.say("the machine's memory is not stated", UNTESTABLE)
         return
-    weights = weight_bytes(case.own)
-    if weights is None:
-        case.say("what the model weighs is not known", UNTESTABLE)
+    own, sizes = case.own.layout.tier("dram"), {"as released": base.sizes.bytes}
+    if own is None or own.need is None:
+        case.say("what the memory must hold is not known", UNTESTABLE)
         return
-    sizes = {"as released": base.sizes.bytes, "in the precision of the plan": weights}
-    if weights == base.sizes.bytes:
-        sizes.popitem()
+    weights = weight_bytes(case.own)
+    if weights is not None and weights != base.sizes.bytes:
+        sizes["in the precision of the plan"] = weights
+    start = f"{tier.capacity_detail} = {units.gib(tier.capacity)}, less"
+    # What lies there decides; all of the model, as it is released, is what sellers speak of.
     for what, size in sizes.items():
-        left = tier.capacity - size * base.layout.copies
-        line = (
-            f"{tier.capacity_detail} = {units.gib(tier.capacity)}, less {size / GIB:,.1f} GiB of weights {what}: "
-            f"{left / GIB:,.1f} GiB ({left / GB:,.1f} GB) remain before the operating system"
-        )
-        verdict = ABOVE if claim.high > max(left, 0) * 1.02 else CONSISTENT
-        # What is planned decides; as released is what sellers speak of.
-        case.say(line, verdict if size == weights else None)
-    if tier.left is not None and base.layout.placement.trunk != "dram":
-        case.say(
-            f"as placed here, with the trunk elsewhere, {tier.left / GIB:,.1f} GiB remain after all that is assumed"
-        )
+        case.say(_remains(f"{start} {size / GIB:,.1f} GiB of weights {what}", tier.capacity - size))
+    left = tier.capacity - own.weights()
+    line = _remains(f"{start} {own.weights() / GIB:,.1f} GiB of weights that lie there ({_held(own)})", left)
+    case.say(f"{line}{_rest(claim, left)}", ABOVE if claim.low > max(left, 0) * 1.02 else CONSISTENT)
+
+
+def _remains(what: str, left: int) -> str:
+    return f"{what}: {left / GIB:,.1f} GiB ({left / GB:,.1f} GB) remain before the operating system"
+
+
+def _held(tier: Tier) -> str:
+    """ "59.0 GB of trunk, 14.5 GB of hot experts": the weights of a tier."""
+    found = [
+        f"{(item.bytes or 0) / GB:,.1f} GB of {item.what}"
+        for item in tier.items
+        if item.weights and item.bytes
+    ]
+    return ", ".join(found) or "none"
+
+
+def _rest(claim: Claim, left: float) -> str:
+    """Of a range that begins below what is left, that it ends above."""
+    return (
+        f"; {claim.high / GB:,.10g} GB are more"
+        if claim.low != claim.high and claim.high > left * 1.02
+        else ""
+    )
 
 
 def gpu_free(case: Case) -> None:
-    """Bytes of GPU memory beside the trunk."""
-    tier = case.own.layout.tier("gpu")
+    """Bytes of GPU memory beside all weights that lie there."""
+    claim, tier = case.claim, case.own.layout.tier("gpu")
     if tier is None or tier.capacity is None or tier.need is None:
         case.say("the machine has no GPU of a stated size", UNTESTABLE)
         return
-    trunk = trunk_bytes(case.own, tier)
-    left = tier.capacity - trunk
+    left = tier.capacity - tier.weights()
     case.say(
-        f"{tier.capacity / GB:,.1f} GB ({tier.capacity_detail}) less {trunk / GB:,.1f} GB of trunk leave "
-        f"{left / GB:,.1f} GB, before cache, state and workspace",
-        ABOVE if case.claim.high > max(left, 0) * 1.02 else CONSISTENT,
+        f"{tier.capacity / GB:,.1f} GB ({tier.capacity_detail}) less {_held(tier)} leave {left / GB:,.1f} GB, before "
+        f"cache, state and workspace{_rest(claim, left)}",
+        ABOVE if claim.low > max(left, 0) * 1.02 else CONSISTENT,
     )
-    if case.claim.high > left:
-        need = tier.capacity - case.claim.high
+    if claim.low > left and case.own.layout.placement.trunk == "gpu":
+        need = tier.capacity - claim.low - (tier.weights() - trunk_bytes(case.own, tier))
         case.say(
-            f"so much is free only where the GPUs hold no more than {need / GB:,.1f} GB of the trunk; the rest of it "
-            "is then read from DRAM for every token"
+            f"so much is free only where the GPUs hold no more than {max(0.0, need) / GB:,.1f} GB of the trunk; the "
+            "rest of it is then read from DRAM for every token"
         )
 
 

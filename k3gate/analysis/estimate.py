@@ -14,8 +14,8 @@ from k3gate.analysis.ceilings import Decode, decode, tier_rate
 from k3gate.analysis.layout import Demand, Layout, lay_out, resolved
 from k3gate.analysis.prediction import Expected, expect
 from k3gate.analysis.prefill import Prefill, prefill
-from k3gate.analysis.system import System
-from k3gate.model.sizes import ModelSizes
+from k3gate.analysis.system import TIER_TITLES, System
+from k3gate.model.sizes import Q8_0_BITS, TRUNK, ModelSizes
 
 Read = Mapping[str, tuple[float, str]]
 
@@ -64,7 +64,7 @@ def estimate(system: System, sizes: ModelSizes, demand: Demand, read: Read | Non
         layout,
         step,
         expect(step, system),
-        prefill(system, sizes, layout, rates),
+        prefill(system, sizes, layout, rates, known),
         known,
     )
 
@@ -78,23 +78,38 @@ class Alternative:
     estimate: Estimate
 
 
-TRUNK_WAYS = (
-    ("bf16_dram", "trunk in DRAM as released", "dram", None),
-    ("q8_0_dram", "trunk in DRAM at Q8_0", "dram", 8.5),
-    ("bf16_gpu", "trunk on the GPUs as released", "gpu", None),
-    ("q8_0_gpu", "trunk on the GPUs at Q8_0", "gpu", 8.5),
-)
+_WHERE = {"dram": "in DRAM", "gpu": "on the GPUs"}
 
 
-def trunk_ways(base: Estimate) -> tuple[Alternative, ...]:
-    """The four ways to lay out the trunk, those of which the machine has the memory at all."""
-    system, found = base.system, []
-    for key, title, tier, bits in TRUNK_WAYS:
-        if (tier == "gpu" and not system.gpus) or (tier == "dram" and system.memory is None):
-            continue
-        placed = evolve(system.placement, trunk=tier, cache=tier, vision=tier)
-        precision = evolve(system.precision, trunk=bits)
-        found.append(
-            Alternative(key, title, base.altered(evolve(system, placement=placed, precision=precision)))
-        )
+def trunk_ways(base: Estimate, *bits: float | None) -> tuple[Alternative, ...]:
+    """The ways to lay out the trunk for which the machine has the memory at all: as released, at Q8_0 where that is
+    smaller, and at the bits of the plan and at those of `bits`; at last as it is planned, where that is another place.
+    """
+    system, sizes, found = base.system, base.sizes, []
+    stored: dict[float | None, tuple[str, str]] = {None: ("bf16", "as released")}
+    if shrinks(sizes):
+        stored[Q8_0_BITS] = ("q8_0", "at Q8_0")
+    for each in (system.precision.trunk, *bits):
+        if each is not None:
+            stored.setdefault(each, (f"{each:g}_bits", f"at {each:g} bits a parameter"))
+    for tier, there in (("dram", system.memory is not None), ("gpu", bool(system.gpus))):
+        for each, (key, title) in stored.items() if there else ():
+            placed = evolve(system.placement, trunk=tier, cache=tier, vision=tier)
+            precision = evolve(system.precision, trunk=each)
+            found.append(
+                Alternative(
+                    f"{key}_{tier}",
+                    f"trunk {_WHERE[tier]} {title}",
+                    base.altered(evolve(system, placement=placed, precision=precision)),
+                )
+            )
+    if base.layout.placement.trunk not in _WHERE:
+        where = TIER_TITLES[base.layout.placement.trunk or "dram"]
+        found.append(Alternative("planned", f"trunk in {where}, as planned", base))
     return tuple(found)
+
+
+def shrinks(sizes: ModelSizes) -> bool:
+    """Whether the trunk at Q8_0 is smaller than it is stored."""
+    stored, smaller = (sizes.bytes_of(TRUNK, bits) for bits in (None, Q8_0_BITS))
+    return stored is not None and smaller is not None and smaller < stored

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import evolve, field, frozen
+from attrs import evolve, frozen
 
 from k3gate import units
 from k3gate.analysis.system import GB, KV_BYTES, TIER_TITLES, Placement, System
@@ -86,7 +86,6 @@ class Layout:
     copies: int = 1
     shortages: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
-    notes: tuple[str, ...] = field(default=())
 
     @property
     def fits(self) -> bool | None:
@@ -356,7 +355,22 @@ def _shortage(tier: Tier) -> str:
     )
 
 
-def without_reserve(system: System) -> System:
-    """The same system with nothing set aside: what is left before operating system, page cache and workspace."""
-    bare = evolve(system.reserve, os=0, page_cache=0, workspace=0, gpu_workspace=0)
-    return evolve(system, reserve=bare)
+CACHES: Mapping[str, tuple[str, ...]] = {
+    "nvme": ("gpu", "hbm", "dram", "cxl", "pmem"),
+    "pmem": ("gpu", "hbm", "dram"),
+    "cxl": ("gpu", "hbm", "dram"),
+}
+"""Where experts that lie in a slow tier can be kept once they were read. What is kept of DRAM is a hot set."""
+_ASSUMED = ("runtime's workspace", "page cache", "operating system", "GPU workspace")
+
+
+def room(system: System, layout: Layout, tier: str) -> dict[str, int]:
+    """Bytes by tier that could keep experts read from `tier`: all that the model does not need there, since what is
+    reserved is assumed and a bound rests on nothing assumed."""
+    held = {one.name: one.items for one in layout.tiers}
+    found = {}
+    for name, capacity, _ in _capacities(system):
+        if name in CACHES.get(tier, ()) and capacity is not None:
+            items = held.get(name, ())
+            found[name] = capacity - sum(item.bytes or 0 for item in items if item.what not in _ASSUMED)
+    return {name: size for name, size in found.items() if size > 0}

@@ -37,7 +37,7 @@ class Contradiction:
 
 @frozen
 class Plan:
-    """Everything. `missing`: what a purchase still needs; a plan alone is no evidence."""
+    """Everything. `missing`: what a purchase still needs; a plan alone is no evidence. `uncompared`: with the run."""
 
     estimate: Estimate
     limiting: tuple[str, ...]
@@ -52,12 +52,13 @@ class Plan:
     contradictions: tuple[Contradiction, ...]
     missing: tuple[str, ...]
     run: str | None = None
+    uncompared: tuple[str, ...] = ()
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader must know beside the figures: of the file, of the model, of how the memory is populated."""
         system, sizes = self.estimate.system, self.estimate.sizes
-        return (*system.notes, *_population(system), *sizes.notes)
+        return (*self.uncompared, *system.notes, *_population(system), *sizes.notes)
 
     @property
     def falls_short(self) -> tuple[str, ...]:
@@ -90,13 +91,35 @@ class Plan:
             found.append("the decode ceiling is not known")
         elif asked is not None and (expected.low is None or expected.low < asked):
             found.append(f"decode of {asked:g} tokens/s {_not_assured(asked, expected)}")
+        wanted, best = self.estimate.demand.prefill_tokens_per_s, self.estimate.prefill.ceiling
+        if wanted is not None and best is None:
+            found.append("the prefill ceiling is not known")
+        elif wanted is not None:
+            most = units.significant(best or 0.0)
+            found.append(
+                f"prefill of {wanted:g} tokens/s is not assured: {most} are the most, and nothing is expected"
+            )
+        allowed = self.estimate.demand.load_seconds
+        if allowed is not None and self.load.seconds is None:
+            found.append(f"how long loading takes is not known: {self.load.detail}")
+        elif allowed is not None:
+            least = units.duration(self.load.seconds)
+            found.append(f"loading within {units.duration(allowed)} is not assured: {least} are the least")
         return tuple(found)
 
 
 def plan(
-    system: System, sizes: ModelSizes, demand: Demand, read: Read | None = None, run: str | None = None
+    system: System,
+    sizes: ModelSizes,
+    demand: Demand,
+    read: Read | None = None,
+    run: str | None = None,
+    uncompared: tuple[str, ...] = (),
 ) -> Plan:
-    """The plan of `system` for `sizes` and `demand`; `read`: rates by tier that `run` measured."""
+    """The plan of `system` for `sizes` and `demand`.
+
+    `read`: rates by tier that `run` measured. `uncompared`: what of this machine was not compared with the run's.
+    """
     found = estimate(system, sizes, demand, read)
     _possible(found)
     system = found.system
@@ -116,6 +139,7 @@ def plan(
         _contradictions(system, sizes),
         _missing(run),
         run,
+        uncompared,
     )
 
 
@@ -180,9 +204,9 @@ def _limit(found: Estimate) -> tuple[tuple[str, ...], str]:
     )
     kinds = dict.fromkeys(_BOUND.get(tier, "bandwidth-bound") for tier in tiers)
     named = " and ".join(TIER_TITLES[tier] for tier in tiers)
+    verb = "take" if len(tiers) > 1 or tiers == ("nvme",) else "takes"
     return tiers, (
-        f"{' and '.join(kinds).capitalize()}: {named} {'take' if len(tiers) > 1 else 'takes'} most of a token's "
-        f"predicted time ({told})."
+        f"{' and '.join(kinds).capitalize()}: {named} {verb} most of a token's predicted time ({told})."
     )
 
 
@@ -284,6 +308,7 @@ def document(made: Plan) -> dict[str, Any]:
             "round_trips": dict(step.round_trips),
             "seconds": dict(step.seconds),
             "ceiling_tokens_per_s": step.ceiling,
+            "without_hits_tokens_per_s": step.without_hits,
             "arithmetic": step.arithmetic,
             "expected_tokens_per_s": _pair(expected.low, expected.high),
             "basis": expected.basis,
@@ -295,6 +320,8 @@ def document(made: Plan) -> dict[str, Any]:
             "batch_tokens": found.prefill.batch,
             "ceiling_tokens_per_s": found.prefill.ceiling,
             "arithmetic": found.prefill.arithmetic,
+            "uniform_tokens_per_s": found.prefill.uniform,
+            "uniform_arithmetic": found.prefill.uniform_arithmetic,
             "paths": [plain(path) for path in found.prefill.paths],
         },
         "limiting_tier": " and ".join(made.limiting) or None,

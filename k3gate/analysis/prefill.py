@@ -1,7 +1,8 @@
 """Prefill: the ways in which prompts can be worked off, and the rate that nothing can exceed. Pure arithmetic.
 
 A pass takes `prefill_batch` tokens. Attention over what came before is not counted, so ceilings hold for short prompts
-and true rates fall with context.
+and true rates fall with context. Two rates are told: where all tokens of a pass choose the same experts, which nothing
+can exceed, and where they choose uniformly.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from attrs import frozen
 
 from k3gate import units
-from k3gate.analysis.ceilings import Rate, paper_rate, total
+from k3gate.analysis.ceilings import Rate, keep, paper_rate, total
 from k3gate.analysis.layout import Layout, most_hits
 from k3gate.analysis.system import GB, ISAS, TIER_TITLES, System
 from k3gate.model.sizes import ROUTED, TRUNK, ModelSizes
@@ -19,87 +20,154 @@ from k3gate.model.sizes import ROUTED, TRUNK, ModelSizes
 
 @frozen
 class PrefillPath:
-    """A way in which prompts can be worked off: tokens/s at most, None where something is not stated."""
+    """A way in which prompts can be worked off: tokens/s at most, None where something is not stated.
+
+    `uniform`: the same where the tokens of a pass choose their experts uniformly.
+    """
 
     name: str
     ceiling: float | None
     arithmetic: str
+    uniform: float | None
+    uniform_arithmetic: str
 
 
 @frozen
 class Prefill:
     """The ways there are. `ceiling`: of all at once, since experts can be shared out, but never above what the memory
     that holds the experts gives them all, nor what the GPUs compute for them all; None where a way is unknown.
-    `arithmetic`: which of these it is."""
+    `arithmetic`: which of these it is. No pass reads fewer experts than where all of its tokens choose alike, which is
+    the ceiling; `uniform` is where they choose uniformly, and most prompts are nearer to that."""
 
     batch: int
     paths: tuple[PrefillPath, ...]
     ceiling: float | None
     arithmetic: str
+    uniform: float | None
+    uniform_arithmetic: str
+
+
+@frozen
+class _Way:
+    """A way under one choice of experts."""
+
+    name: str
+    rate: float | None
+    arithmetic: str
+
+
+@frozen
+class _Ways:
+    """All ways under one choice of experts, and what they give together."""
+
+    ways: tuple[_Way, ...]
+    rate: float | None
+    arithmetic: str
 
 
 @frozen
 class _Pass:
-    """What a pass of `batch` tokens needs: `read`, bytes of routed experts from where they lie; by token, parameters of
-    routed experts there (`cold`) and on GPUs too (`hot`), and of the trunk; `told` of a hot set. None: not known."""
+    """What a pass of `batch` tokens needs; None: not known.
+
+    `read`: bytes of routed experts by the tier that they are read from, that where they lie as the last, before it
+    memory that could have kept them. By token: parameters of routed experts there (`cold`) and on GPUs too (`hot`), of
+    all of them (`routed`), and of the trunk. `told`: of a hot set.
+    """
 
     batch: int
-    read: float | None
+    read: Mapping[str, float] | None
     cold: float | None
     hot: float
+    routed: float | None
     trunk: int | None
     told: str = ""
 
 
-def prefill(system: System, sizes: ModelSizes, layout: Layout, rates: Mapping[str, Rate]) -> Prefill:
-    """Ceilings of prefill with `system.prefill_batch` tokens a pass, attention over long contexts not counted.
+def prefill(
+    system: System,
+    sizes: ModelSizes,
+    layout: Layout,
+    rates: Mapping[str, Rate],
+    read: Mapping[str, tuple[float, str]] | None = None,
+) -> Prefill:
+    """Rates of prefill with `system.prefill_batch` tokens a pass, attention over long contexts not counted. `read`: as
+    for a decode step.
 
     Where nobody measured what a hot set of experts catches, from no read to all that it can, whichever is faster.
     """
-    found = [_ways(system, layout, rates, one) for one in _passes(system, sizes)]
-    return max(found, key=lambda one: one.ceiling or 0.0)
+    found = []
+    for alike in (True, False):
+        passes = _passes(system, sizes, layout, read or {}, alike=alike)
+        found.append(
+            max((_ways(system, layout, rates, one) for one in passes), key=lambda one: one.rate or 0.0)
+        )
+    most, uniform = found
+    paths = tuple(
+        PrefillPath(one.name, one.rate, one.arithmetic, other.rate, other.arithmetic)
+        for one, other in zip(most.ways, uniform.ways, strict=True)
+    )
+    return Prefill(system.prefill_batch, paths, most.rate, most.arithmetic, uniform.rate, uniform.arithmetic)
 
 
-def _ways(system: System, layout: Layout, rates: Mapping[str, Rate], work: _Pass) -> Prefill:
-    paths = []
+def _ways(system: System, layout: Layout, rates: Mapping[str, Rate], work: _Pass) -> _Ways:
+    ways = []
     # CPUs reach no weights in GPU memory, so that they take no part where the experts lie there.
     if layout.placement.experts != "gpu":
-        paths.append(_on_cpu(system, layout, rates, work))
+        ways.append(_on_cpu(system, layout, rates, work))
     if system.gpus:
-        paths.append(_on_gpu(system, layout, rates, work))
-    together = total([path.ceiling for path in paths])
+        ways.append(_on_gpu(system, layout, rates, work))
+    together = total([way.rate for way in ways])
     if together is None:
-        return Prefill(work.batch, tuple(paths), None, "one of the ways is not known")
-    if len(paths) < 2:
-        return Prefill(work.batch, tuple(paths), together, paths[0].name)
-    summed = " + ".join(units.significant(path.ceiling or 0.0) for path in paths)
+        return _Ways(tuple(ways), None, "one of the ways is not known")
+    if len(ways) < 2:
+        return _Ways(tuple(ways), together, ways[0].name)
+    summed = " + ".join(units.significant(way.rate or 0.0) for way in ways)
     bounds = [(together, f"all ways at once: {summed} tokens/s")]
     # What all ways read or compute in the same place bounds them together.
     bounds += [
         (most, told)
-        for most, told in (_shared_memory(layout, rates, work), _shared_gpus(system, layout, work))
+        for most, told in (_shared_memory(rates, work), _shared_gpus(system, layout, work))
         if most is not None
     ]
     most, told = min(bounds)
-    return Prefill(work.batch, tuple(paths), most, told)
+    return _Ways(tuple(ways), most, told)
 
 
-def _passes(system: System, sizes: ModelSizes) -> list[_Pass]:
-    """The pass; of a hot set whose coverage nobody measured, without a hit and with all that it can catch."""
+def _passes(
+    system: System, sizes: ModelSizes, layout: Layout, read: Mapping[str, tuple[float, str]], *, alike: bool
+) -> list[_Pass]:
+    """The pass, its tokens choosing experts alike or uniformly. Of a hot set whose coverage nobody measured, uniformly
+    without a hit and with all that it can catch; alike the best of both, since a share between may be fastest.
+    """
     batch, hot = system.prefill_batch, system.hot
     routed, trunk = _parameters(sizes)
     experts, chosen = sizes.experts, sizes.experts_per_token
+
+    def moved(number: int, share: float) -> Mapping[str, float] | None:
+        size = _pass_bytes(system, sizes, number, share, alike=alike)
+        tier = layout.placement.experts or "dram"
+        if size is None:
+            return None
+        # What free memory keeps of passes before is no part of a rate that uniform choice gives.
+        kept = keep(system, layout, read, tier, size) if alike else {}
+        return {**kept, tier: size - sum(kept.values())}
+
     if hot is None or routed is None or not experts or not chosen:
-        return [_Pass(batch, _pass_bytes(system, sizes, 0, 0.0), routed, 0.0, trunk)]
+        return [_Pass(batch, moved(0, 0.0), routed, 0.0, routed, trunk)]
     coverage = hot.coverage(hot.experts)
-    hits = (0.0, most_hits(hot.experts, chosen)) if coverage is None else (coverage,)
+    most = most_hits(hot.experts, chosen)
+    if coverage is None and alike:
+        told = f"; the hot set catches up to {most:.1%} of the reads (not measured, taken as it is fastest)"
+        return [_Pass(batch, moved(hot.experts, most), routed * (1 - most), 0.0, routed, trunk, told)]
+    hits = (0.0, most) if coverage is None else (coverage,)
     why = "not measured, taken as it is fastest" if coverage is None else "measured curve"
     return [
         _Pass(
             batch,
-            _pass_bytes(system, sizes, hot.experts, share),
+            moved(hot.experts, share),
             routed * (1 - share),
             routed * share,
+            routed,
             trunk,
             f"; the hot set catches {share:.1%} of the reads ({why})",
         )
@@ -107,17 +175,32 @@ def _passes(system: System, sizes: ModelSizes) -> list[_Pass]:
     ]
 
 
-def _shared_memory(layout: Layout, rates: Mapping[str, Rate], work: _Pass) -> tuple[float | None, str]:
+def _reading(rates: Mapping[str, Rate], read: Mapping[str, float] | None) -> tuple[float | None, str]:
+    """Seconds to read the experts of a pass once, one tier after the other, and the arithmetic; None where the rate of
+    the tier that they lie in is not known. Memory that may have kept some and has no stated rate counts no time."""
+    if not read or not sum(read.values()):
+        return None, ""
+    seconds, told = 0.0, []
+    *_, own = read
+    for tier, size in read.items():
+        held = rates.get(tier)
+        rate = held.bytes_per_s if held is not None else None
+        if size and not rate and tier == own:
+            return None, ""
+        if size and rate:
+            seconds += size / rate
+            told.append(
+                f"{size / GB:,.1f} GB of experts a pass / {rate / GB:,.1f} GB/s of {TIER_TITLES[tier]}"
+            )
+    return seconds or None, " + ".join(told)
+
+
+def _shared_memory(rates: Mapping[str, Rate], work: _Pass) -> tuple[float | None, str]:
     """Tokens/s at which all ways together read every expert of a pass once from where they lie, and the arithmetic."""
-    tier = layout.placement.experts or "dram"
-    held, read = rates.get(tier), work.read
-    rate = held.bytes_per_s if held is not None else None
-    if not rate or not read:
+    seconds, told = _reading(rates, work.read)
+    if seconds is None:
         return None, "the rate of the experts' memory is not known"
-    return work.batch * rate / read, (
-        f"all ways read the experts from {TIER_TITLES[tier]}: {work.batch:,} tokens / ({read / GB:,.0f} GB of "
-        f"experts a pass / {rate / GB:,.1f} GB/s){work.told}"
-    )
+    return work.batch / seconds, f"all ways read the experts: {work.batch:,} tokens / ({told}){work.told}"
 
 
 def _shared_gpus(system: System, layout: Layout, work: _Pass) -> tuple[float | None, str]:
@@ -169,65 +252,64 @@ def _parameters(sizes: ModelSizes) -> tuple[int | None, int | None]:
     return routed, sum(group.parameters or 0 for group in trunk if group.name not in HEADS)
 
 
-def _on_cpu(system: System, layout: Layout, rates: Mapping[str, Rate], work: _Pass) -> PrefillPath:
-    """Experts computed where they lie; trunk and hot experts where they lie. Reading is hidden behind computing, or it
-    behind."""
+def _on_cpu(system: System, layout: Layout, rates: Mapping[str, Rate], work: _Pass) -> _Way:
+    """Experts computed where they lie; trunk and hot experts where they lie. CPUs, GPUs and memory work at once: the
+    slowest of them decides."""
     name = "experts computed by the CPUs"
     flops, told = cpu_flops(system)
     batch, cold, trunk = work.batch, work.cold, work.trunk
-    if flops is None or cold is None or trunk is None or cold + work.hot + trunk <= 0:
-        return PrefillPath(name, None, told if flops is None else "the parameters are not known")
-    held = rates.get(layout.placement.experts or "dram")
-    rate = held.bytes_per_s if held is not None else None
-    compute = 2 * cold * batch / flops
-    move = None if work.read is None or not rate else work.read / rate
-    seconds, uncounted = max(compute, move or 0.0), ""
-    terms = [f"{batch:,} x 2 x {cold / 1e9:.1f} G operations / {told}"]
-    if move is not None and move > compute:
-        terms = [f"{(work.read or 0) / GB:,.0f} GB of experts a pass / {(rate or 0) / GB:,.0f} GB/s"]
-    if layout.placement.trunk != "gpu":
-        seconds += 2 * trunk * batch / flops
-        terms.append(f"{batch:,} x 2 x {trunk / 1e9:.1f} G of the trunk / {flops / 1e12:,.1f} TFLOP/s")
-    parts = {"the trunk": trunk if layout.placement.trunk == "gpu" else 0, "hot experts": work.hot}
-    for what, parameters in parts.items():
-        more, said = gpu_flops(system)
-        if parameters and more is None:
-            uncounted += f"; {what}: {said}, not counted"
-        elif parameters and more is not None:
-            seconds += 2 * parameters * batch / more
-            terms.append(f"{batch:,} x 2 x {parameters / 1e9:.1f} G of {what} / {said}")
+    if flops is None or cold is None or trunk is None or (work.routed or 0) + trunk <= 0:
+        return _Way(name, None, told if flops is None else "the parameters are not known")
+    on_gpu = layout.placement.trunk == "gpu"
+    parts = {"routed experts": cold, "the trunk": 0.0 if on_gpu else trunk}
+    shown = " + ".join(f"{value / 1e9:.1f} G of {what}" for what, value in parts.items() if value)
+    ends = [(2 * sum(parts.values()) * batch / flops, f"{batch:,} x 2 x ({shown}) / {told}")]
+    move, read = _reading(rates, work.read)
+    if move is not None:
+        ends.append((move, read))
+    more, said = gpu_flops(system)
+    beside = {"the trunk": float(trunk) if on_gpu else 0.0, "hot experts": work.hot}
+    shown, uncounted = (
+        " + ".join(f"{value / 1e9:.1f} G of {what}" for what, value in beside.items() if value),
+        "",
+    )
+    if shown and more is None:
+        uncounted = f"; {shown}: {said}, not counted"
+    elif shown and more is not None:
+        ends.append((2 * sum(beside.values()) * batch / more, f"{batch:,} x 2 x ({shown}) / {said}"))
+    seconds, text = max(ends)
     # Without routed experts nothing may be left to the CPUs, and nothing bounds them.
-    ceiling = batch / seconds if seconds else None
-    return PrefillPath(name, ceiling, f"{batch:,} tokens / ({' + '.join(terms)}){uncounted}{work.told}")
+    return _Way(
+        name, batch / seconds if seconds else None, f"{batch:,} tokens / ({text}){uncounted}{work.told}"
+    )
 
 
-def _on_gpu(system: System, layout: Layout, rates: Mapping[str, Rate], work: _Pass) -> PrefillPath:
+def _on_gpu(system: System, layout: Layout, rates: Mapping[str, Rate], work: _Pass) -> _Way:
     """All computed by GPUs; experts that lie elsewhere are streamed to them once a pass."""
     streamed = layout.placement.experts != "gpu"
     name = "experts streamed to the GPUs" if streamed else "all on the GPUs"
     flops, told = gpu_flops(system)
-    used = None if work.cold is None or work.trunk is None else work.cold + work.hot + work.trunk
+    used = None if work.routed is None or work.trunk is None else work.routed + work.trunk
     if flops is None or not used:
-        return PrefillPath(name, None, told if flops is None else "the parameters are not known")
+        return _Way(name, None, told if flops is None else "the parameters are not known")
     batch = work.batch
-    compute = 2 * used * batch / flops
-    text = f"{batch:,} x 2 x {used / 1e9:.1f} G operations / {told}"
-    if not streamed:
-        return PrefillPath(name, batch / compute, f"{batch:,} tokens / ({text})")
-    read, pcie = work.read, paper_rate(system, "pcie")[0]
-    if read is None or pcie is None:
-        return PrefillPath(name, None, "PCIe is not stated" if pcie is None else "the experts are not known")
-    held = rates.get(layout.placement.experts or "dram")
-    slower = held.bytes_per_s if held is not None and held.bytes_per_s else pcie
-    move = read / min(pcie, slower)
-    if move > compute:
-        link = "PCIe" if pcie <= slower else TIER_TITLES[layout.placement.experts or "dram"]
-        text = f"{read / GB:,.0f} GB of experts a pass / {min(pcie, slower) / GB:,.1f} GB/s of {link}"
-    return PrefillPath(name, batch / max(move, compute), f"{batch:,} tokens / ({text}){work.told}")
+    ends = [(2 * used * batch / flops, f"{batch:,} x 2 x {used / 1e9:.1f} G operations / {told}")]
+    if streamed:
+        pcie = paper_rate(system, "pcie")[0]
+        if work.read is None or pcie is None:
+            return _Way(name, None, "PCIe is not stated" if pcie is None else "the experts are not known")
+        size = sum(value for tier, value in work.read.items() if tier != "gpu")
+        ends.append((size / pcie, f"{size / GB:,.1f} GB of experts a pass / {pcie / GB:,.1f} GB/s of PCIe"))
+        move, read = _reading(rates, work.read)
+        if move is not None:
+            ends.append((move, read))
+    seconds, text = max(ends)
+    return _Way(name, batch / seconds, f"{batch:,} tokens / ({text}){work.told if streamed else ''}")
 
 
-def _pass_bytes(system: System, sizes: ModelSizes, hot: int, hits: float) -> float | None:
-    """Bytes of routed experts beside the hot ones that a pass touches, what misses these routed uniformly."""
+def _pass_bytes(system: System, sizes: ModelSizes, hot: int, hits: float, *, alike: bool) -> float | None:
+    """Bytes of routed experts beside the hot ones that a pass touches, what misses these routed uniformly; `alike`:
+    where all tokens choose the experts of one."""
     routed = sizes.bytes_of(ROUTED, system.precision.experts)
     experts, chosen = sizes.experts, sizes.experts_per_token
     if routed is None or not experts or not chosen:
@@ -235,5 +317,7 @@ def _pass_bytes(system: System, sizes: ModelSizes, hot: int, hits: float) -> flo
     cold = experts - hot
     if cold <= 0:
         return 0.0
+    if alike:
+        return routed * chosen * (1 - hits) / experts
     missed = max(0.0, 1 - chosen * (1 - hits) / cold) ** system.prefill_batch
     return routed * cold / experts * (1 - missed)

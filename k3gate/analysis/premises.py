@@ -4,39 +4,39 @@ from __future__ import annotations
 
 from k3gate import units
 from k3gate.analysis.ceilings import Part, paper_rate, tier_rate
-from k3gate.analysis.claim_case import CONSISTENT, FALSE, UNTESTABLE, Case
+from k3gate.analysis.claim_case import CONSISTENT, FALSE, UNTESTABLE, Case, above, part_above
 from k3gate.analysis.estimate import Estimate, trunk_ways
-from k3gate.analysis.layout import TRUNK_ITEM, Tier
+from k3gate.analysis.layout import TRUNK_ITEM, Tier, bytes_at, split
 from k3gate.analysis.system import GB, GIB, TIER_TITLES
 from k3gate.model.sizes import EMBEDDING, ROUTED, TRUNK, VISION
 
 CLOSE = 0.05
 """How far a premise may be off a fact and still be a rounding of it (ours)."""
+WEIGHED = 0.02
+"""How far stated weights may be off and still be a rounding (ours)."""
 
 
 def off(stated: float, fact: float, close: float = CLOSE) -> bool:
+    """Whether a stated number is further off a fact than a rounding."""
     return abs(stated - fact) > close * fact
 
 
 def check_premises(case: Case) -> None:
+    """Every premise of a claim."""
     sizes = case.base.sizes
     for key, fact, what in (
         ("active_parameters_billion", _billion(sizes.active_parameters), "B parameters active for a token"),
         ("total_parameters_billion", _billion(sizes.parameters), "B parameters in all"),
-        ("weights_gb", sizes.bytes / GB, "GB of weights"),
     ):
         stated = case.premise(key)
         if stated is None or fact is None:
             continue
-        if off(stated, fact, 0.03 if key == "weights_gb" else CLOSE):
-            why = ""
-            if key == "active_parameters_billion":
-                why = _routed_alone(case, stated)
-            elif key == "weights_gb":
-                why = f" GB, which are {sizes.bytes / GIB:,.1f} GiB"
+        if off(stated, fact):
+            why = _routed_alone(case, stated) if key == "active_parameters_billion" else ""
             case.say(f"premise {stated:,.10g} {what}: {sizes.source} give {fact:,.1f}{why}", FALSE)
         else:
             case.say(f"premise {stated:,.10g} {what}: as {sizes.source} ({fact:,.1f})")
+    _weights(case)
     layers = case.premise("layers")
     if layers is not None and sizes.layers is not None and layers != sizes.layers:
         case.say(f"premise {layers:,.10g} layers: {sizes.source} give {sizes.layers}", FALSE)
@@ -56,6 +56,22 @@ def check_premises(case: Case) -> None:
             f"{TIER_TITLES[placed or 'dram']}",
             FALSE,
         )
+
+
+def _weights(case: Case) -> None:
+    """Weights as released, or in the precision of the claim and the plan; either may be meant."""
+    stated, sizes = case.premise("weights_gb"), case.base.sizes
+    if stated is None:
+        return
+    known = {f"{sizes.source} give": sizes.bytes}
+    own = weight_bytes(case.own)
+    if own is not None and own != sizes.bytes:
+        known["in the precision planned they are"] = own
+    told = "; ".join(
+        f"{what} {size / GB:,.1f} GB, which are {size / GIB:,.1f} GiB" for what, size in known.items()
+    )
+    good = any(not off(stated, size / GB, WEIGHED) for size in known.values())
+    case.say(f"premise {stated:,.10g} GB of weights: {told}", None if good else FALSE)
 
 
 def _billion(value: int | None) -> float | None:
@@ -99,18 +115,22 @@ def _memory(case: Case) -> None:
 
 
 def _bits(case: Case) -> None:
-    stated, sizes = case.premise("bits_per_parameter"), case.base.sizes
-    routed = sizes.bytes_of(ROUTED)
+    stated, sizes, bits = case.premise("bits_per_parameter"), case.base.sizes, case.own.system.precision
+    routed, trunk, all_ = (
+        sizes.bytes_of(ROUTED, bits.experts),
+        sizes.bytes_of(TRUNK, bits.trunk),
+        weight_bytes(case.own) or sizes.bytes,
+    )
     parameters = sum(group.parameters or 0 for group in sizes.role(ROUTED))
     if stated is None or not routed or not parameters or not sizes.parameters:
         return
-    of_routed, of_all = routed * 8 / parameters, sizes.bytes * 8 / sizes.parameters
+    of_routed, of_all = routed * 8 / parameters, all_ * 8 / sizes.parameters
     if not off(stated, of_routed, 0.02):
         active, share = sizes.active_parameters, sizes.share_of(parameters)
         rest = 0.0 if active is None or share is None else 1 - share / active
         case.say(
             f"premise {stated:g} bits a parameter: so the routed experts are stored; {rest:.0%} of what a token uses "
-            f"is trunk, stored at {(sizes.bytes_of(TRUNK) or 0) * 8 / max(1, _trunk_parameters(case)):.3g} bits"
+            f"is trunk, stored at {(trunk or 0) * 8 / max(1, _trunk_parameters(case)):.3g} bits"
         )
     elif off(stated, of_all, 0.02):
         case.say(
@@ -131,19 +151,20 @@ def _bandwidth_premise(case: Case) -> None:
 
 
 def hold_bandwidth(case: Case, low: float, high: float, verdict: str, lead: str) -> None:
+    """A read bandwidth of DRAM against the paper rate; `lead`: how the sentence starts, empty for a claim itself."""
     paper, detail = paper_rate(case.base.system, "dram")
     told = f"{low / GB:,.10g}" if low == high else f"{low / GB:,.10g} to {high / GB:,.10g}"
     if paper is None:
         case.say(f"{lead}{told} GB/s of DRAM: {detail}", None if lead else UNTESTABLE)
-    elif high > paper * 1.001:
-        end = "" if low == high or low > paper else f"; the lower end is {low / paper:.0%} of it"
+    elif above(low, paper):
         case.say(
-            f"{lead}{told} GB/s of DRAM: on paper {paper / GB:,.1f} GB/s ({detail}) is the most{end}", verdict
+            f"{lead}{told} GB/s of DRAM: on paper {paper / GB:,.1f} GB/s ({detail}) is the most", verdict
         )
     else:
         share = f"{low / paper:.0%}" if low == high else f"{low / paper:.0%} to {high / paper:.0%}"
         case.say(
-            f"{lead}{told} GB/s of DRAM: {share} of the paper rate, {paper / GB:,.1f} GB/s ({detail})",
+            f"{lead}{told} GB/s of DRAM: {share} of the paper rate, {paper / GB:,.1f} GB/s ({detail})"
+            f"{part_above(case, paper) if not lead else ''}",
             None if lead else CONSISTENT,
         )
 
@@ -151,13 +172,16 @@ def hold_bandwidth(case: Case, low: float, high: float, verdict: str, lead: str)
 def _bytes_premise(case: Case) -> None:
     stated = case.premise("bytes_per_token_gb")
     if stated is not None:
-        hold_bytes(case, stated * GB, "premise ")
+        hold_bytes(case, (stated * GB, stated * GB), "premise ")
 
 
-def hold_bytes(case: Case, stated: float, lead: str) -> None:
-    """Whether so few bytes a token can be had by a placement that fits, and what each of the others reads."""
-    ways = trunk_ways(case.own)
-    need = f"{lead}{stated / GB:,.10g} GB read for a token"
+def hold_bytes(case: Case, stated: tuple[float, float], lead: str) -> None:
+    """Whether so few bytes a token, `stated` from the one to the other, can be had by a placement that fits; what the
+    other placements read."""
+    low, high = stated
+    ways = trunk_ways(case.own, case.base.system.precision.trunk)
+    shown = f"{low / GB:,.10g}" if low == high else f"{low / GB:,.10g} to {high / GB:,.10g}"
+    need = f"{lead}{shown} GB read for a token"
     if not ways:
         case.say(f"{need}: the file names neither DRAM nor GPUs to read from", UNTESTABLE)
         return
@@ -175,11 +199,13 @@ def hold_bytes(case: Case, stated: float, lead: str) -> None:
                 f"{way.title}: {weights / GB:,.2f} GB of weights are read from DRAM for a token, and {rate:,.10g} GB/s "
                 f"gives at most {units.significant(rate * GB / weights, 2)} tokens/s"
             )
-        if weights and stated >= weights * (1 - CLOSE) and own.layout.fits:
+        elif weights:
+            lines.append(f"{way.title}: {weights / GB:,.2f} GB of weights are read from {side} for a token")
+        if weights and high >= weights * (1 - CLOSE) and own.layout.fits:
             supported = True
     every = [way.estimate.decode.memory_bytes() for way in ways]
     most = None if None in every else max(size for size in every if size is not None)
-    if most is not None and case.own.demand.batch == 1 and stated > most * (1 + CLOSE):
+    if most is not None and case.own.demand.batch == 1 and low > most * (1 + CLOSE):
         case.say(f"{need}: a token reads {most / GB:,.2f} GB at most, wherever its trunk lies", FALSE)
     elif supported:
         case.say(f"{need}: a placement that fits reads no more", None if lead else CONSISTENT)
@@ -188,7 +214,7 @@ def hold_bytes(case: Case, stated: float, lead: str) -> None:
         whole = "; it holds only while the GPUs hold the whole trunk and its cache"
         case.say(
             f"{need}: no placement that fits in this machine at {case.own.demand.context:,} tokens reads so little "
-            f"from {side}{whole if routed and stated >= routed * (1 - CLOSE) else ''}",
+            f"from {side}{whole if routed and high >= routed * (1 - CLOSE) else ''}",
             FALSE,
         )
     for line in lines:
@@ -213,9 +239,10 @@ def is_weights(part: Part) -> bool:
 
 
 def trunk_bytes(own: Estimate, tier: Tier) -> int:
-    """Bytes of the trunk in a tier, groups that lie by themselves included."""
-    names = {TRUNK_ITEM, *(group.name.replace("_", " ") for group in own.sizes.role(TRUNK))}
-    return sum(item.bytes or 0 for item in tier.items if item.what in names)
+    """Bytes of the trunk in a tier, groups that lie by themselves included; copies for each node not."""
+    placed, bits = own.layout.placement, own.system.precision.trunk
+    lying = split(own.sizes.role(TRUNK), placed.trunk, placed.groups, TRUNK_ITEM)
+    return sum(bytes_at(groups, bits) or 0 for where, _, groups in lying if where == tier.name)
 
 
 def weight_bytes(own: Estimate) -> int | None:

@@ -3,10 +3,8 @@
 A row says what was run in words; here stand the words that are understood, and what is assumed where a row is silent.
 Every assumption is a line of the prediction, none is fitted.
 
-Rows of several machines are no test of a predictor of one. The published ones show it by themselves: libxsmm's
-engine takes 55.98 ms a token on 8 machines and 47.6 ms on 16, of the same kind. With t = a / n + b that is
-a / 8 = 16.8 ms that more machines shorten and b = 39.2 ms, 70 % of a token on 8, that they do not: what goes over the
-network, and what waits for it. No row tells its latency or how many messages a token takes.
+Several machines that share a model are predicted by the bandwidth of all of them. No row tells the latency of a network
+or how many messages a token takes, so that its time is left out of the prediction and is in the band.
 """
 
 from __future__ import annotations
@@ -142,6 +140,10 @@ def _row(cells: Mapping[str, str | None], line: int, name: str) -> Row:
         return None if value is None else int(value)
 
     rate = number("theoretical_gbs")
+    if rate and rate < 0.1:
+        raise UsageError(
+            f"{name}, line {line}: theoretical_gbs is {rate:g}; no memory is so slow, correct it"
+        )
     return Row(
         number=line,
         model=text("model"),
@@ -182,20 +184,19 @@ def _noted(notes: str) -> float | None:
 def _measured_once(rows: Iterable[Row]) -> tuple[Row, ...]:
     """A bandwidth noted in one row holds for the other rows of the same machine."""
     found = list(rows)
-    noted = {
-        (row.cpu, row.sockets, row.channels, row.model): row.measured
-        for row in found
-        if row.measured and row.cpu
-    }
+    noted = {(row.cpu, row.sockets, row.channels): row.measured for row in found if row.measured and row.cpu}
     return tuple(
-        evolve(row, measured=row.measured or noted.get((row.cpu, row.sockets, row.channels, row.model)))
-        for row in found
+        evolve(row, measured=row.measured or noted.get((row.cpu, row.sockets, row.channels))) for row in found
     )
 
 
 _DENIED = re.compile(
     r"\b(?:not|no|non|without)[ -](?:an? )?"
-    r"(?:aggregated?|speculative|speculation|drafts?|mtp|eagle|storage-bound|streamed|communication)\b"
+    r"(?:aggregated?|speculative|speculation|drafts?|mtp|eagle|storage-bound|streamed|communication|infiniband)\b"
+    # A draft of a text, and nodes that are parts of one machine.
+    r"|\b(?:first|second|third|early|rough|working|final|last) drafts?\b"
+    r"|\bdrafts? of (?:the|this) (?:table|text|page)\b"
+    r"|\b(?:nps|snc|numa)[ -]?\d?[^;,.]{0,12}\b\d+ nodes\b|\b\d+ (?:numa|nps|snc)[ -]?\d? ?nodes\b"
 )
 _OTHER_FIGURE = re.compile(r"\b\d+(?:\.\d+)?(?:-\d+)? with (?:an? )?(?:drafts?|mtp|eagle)\b")
 _CACHED = re.compile(r"\b9\d(?:\.\d+)?% cache hit\b")
@@ -205,8 +206,7 @@ _SEVERAL_MACHINES = re.compile(r"\b(?:[2-9]|[1-9]\d{1,3}) (?:nodes|machines|serv
 
 def exception(row: Row) -> str | None:
     """Why a row cannot test the predictor, or None: decode, batch 1, a CPU, a bandwidth, memory-bound."""
-    # What a note says is not there, or tells of another figure than the row's, must not count as there.
-    words = _OTHER_FIGURE.sub("", _DENIED.sub("", f"{row.notes}; {row.quant}; {row.runtime}".lower()))
+    words = _words(row)
     if row.decode is None:
         return "no decode rate"
     if "aggregate" in words or (row.batch or 1) > 1:
@@ -219,8 +219,6 @@ def exception(row: Row) -> str | None:
         return "storage-bound: experts come from drives"
     if "communication" in words:
         return "dominated by communication, as its notes say"
-    if _SEVERAL_MACHINES.search(words) or (row.sockets or 1) > MOST_SOCKETS:
-        return "dominated by communication: several machines, whose network no row states"
     if not row.cpu:
         return "the CPU is not stated"
     if row.theoretical is None and row.measured is None:
@@ -232,6 +230,16 @@ def exception(row: Row) -> str | None:
     if _trunk(row)[0] == "gpu" and row.gpu and _gpu_rate(row) is None:
         return f"the memory rate of {row.gpu[:60]!r}, on which the trunk lies, is not known here"
     return None
+
+
+def _words(row: Row) -> str:
+    """Notes, quantization and runtime, without what they say is not there, or tell of another figure than the row's."""
+    return _OTHER_FIGURE.sub("", _DENIED.sub("", f"{row.notes}; {row.quant}; {row.runtime}".lower()))
+
+
+def _several(row: Row) -> bool:
+    """Whether a row is of several machines that share the model."""
+    return bool(_SEVERAL_MACHINES.search(_words(row))) or (row.sockets or 1) > MOST_SOCKETS
 
 
 def _gpu_rate(row: Row) -> float | None:
@@ -262,6 +270,10 @@ def describe(row: Row) -> Described:
     if sockets is None:
         sockets = 1
         assumptions.append("one socket, since their number is not stated")
+    if _several(row):
+        assumptions.append(
+            "several machines, by the bandwidth of all: the row states no latency, so that the network is in the band"
+        )
     system = System(
         name=f"line {row.number}",
         text="",
@@ -272,7 +284,7 @@ def describe(row: Row) -> Described:
         gpus=gpus,
         gpu_split="layer",
         runtime=row.runtime,
-        engine=_engine(row.runtime),
+        engine=_engine(row),
         placement=Placement(experts="dram", trunk=trunk, embedding="dram", vision="dram", cache=trunk),
         precision=Precision(held.experts, held.trunk, held.kv),
         measured=Measured(dram=row.measured, source="noted with the result"),
@@ -283,9 +295,11 @@ def describe(row: Row) -> Described:
     return Described(system, sizes, Demand(f"line {row.number}", context, 1), tuple(assumptions), uncounted)
 
 
-def _engine(runtime: str) -> str:
-    plain = runtime.lower()
-    return "tuned" if "libxsmm" in plain or plain.startswith("ik_llama") else "general"
+def _engine(row: Row) -> str:
+    """The class of a row's runtime, as `system.ENGINES` has it: ik_llama.cpp has no placement for a second socket."""
+    plain = row.runtime.lower()
+    tuned = "libxsmm" in plain or (plain.startswith("ik_llama") and (row.sockets or 1) == 1)
+    return "tuned" if tuned else "general"
 
 
 def _trunk(row: Row) -> tuple[str, str | None]:

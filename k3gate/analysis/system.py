@@ -30,6 +30,14 @@ ISAS: Mapping[str, float] = {"avx2": 64, "avx512": 128, "avx512_vnni": 256, "avx
 """Operations a cycle and core at most, in 8-bit integers, as quantized kernels compute: with AVX2 and AVX-512 a product
 of two instructions on two multipliers, with VNNI one instruction on two; a tile unit of AMX does 16 x 16 x 64 products
 and sums in 16 cycles (Intel's optimization manual, chapters on VNNI and AMX)."""
+MODULE_SPEEDS: Mapping[str, tuple[int, ...]] = {
+    "ddr3": (800, 1066, 1333, 1600, 1866),
+    "ddr4": (1600, 1866, 2133, 2400, 2666, 2933, 3200),
+    "ddr5": (3200, 3600, 4000, 4400, 4800, 5200, 5600, 6000, 6400, 7200, 8000, 8800, 12800),
+}
+"""MT/s at which server modules are sold, by type; MRDIMM are the last of DDR5 (JEDEC JESD79-3, -4, -5)."""
+FASTEST: Mapping[str, int] = {"ddr3": 3000, "ddr4": 5333, "ddr5": 12800}
+"""MT/s of the fastest modules of a type that are sold at all, for desktops."""
 ENGINES = ("general", "tuned")
 """`general`: llama.cpp, KTransformers and the like. `tuned`: kernels and placement made for CPUs alone, such as
 libxsmm's K3 engine with a rank per NUMA domain, or ik_llama.cpp on one socket."""

@@ -51,6 +51,10 @@ def _stated(table: Table) -> ModelSizes:
         )
     if not groups:
         raise table.refuse("group", "is missing; add one [[model.stated.group]] at least")
+    names = [group.name for group in groups]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise table.refuse("group", f"names {twice!r} twice; give each a name of its own")
     layers, state = count(table, "layers", 100_000), table.positive("state_mb")
     width = count(table, "width", 1 << 24)
     experts, chosen = count(table, "experts", 1 << 20), count(table, "experts_per_token", 1 << 20)

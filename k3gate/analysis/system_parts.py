@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from k3gate.analysis.system import GB, GIB, Extra, Gpu, MemoryModules, Storage
+from k3gate.analysis.system import FASTEST, GB, GIB, Extra, Gpu, MemoryModules, Storage
 from k3gate.tables import Table
+
+LEAST_BYTES = 1 << 20
+"""No module or card of this age is smaller: less is a mistake of the unit."""
 
 
 def count(table: Table, key: str, most: int) -> int | None:
@@ -55,14 +58,23 @@ def memory(top: Table) -> MemoryModules | None:
         )
     size = _size(table, "module", required=True)
     assert size is not None
+    if size < LEAST_BYTES:
+        raise table.refuse("module_gib", "of under 1 MiB holds nothing; correct it")
     mts, rated = count(table, "mts", 100_000), count(table, "rated_mts", 100_000)
     if mts is not None and rated is not None and mts > rated:
         raise table.refuse("mts", f"{mts} are above rated_mts, {rated}; correct one of them")
+    kind = table.optional_text("type")
+    fastest = FASTEST.get((kind or "").lower())
+    for key, value in (("mts", mts), ("rated_mts", rated)):
+        if fastest is not None and value is not None and value > fastest:
+            raise table.refuse(
+                key, f"{value} are above {fastest}, the fastest {kind} that is sold; correct one of them"
+            )
     return MemoryModules(
         modules=modules,
         module_bytes=size,
         mts=mts,
-        type=table.optional_text("type"),
+        type=kind,
         channels=channels,
         slots=slots,
         populated=populated,
@@ -89,6 +101,8 @@ _EXTRA = ("kind", "modules", "module_gib", "module_gb", "gib", "gb", "gb_per_s",
 def _gpu(table: Table) -> Gpu:
     size = _size(table, "memory", required=True)
     assert size is not None
+    if size < LEAST_BYTES:
+        raise table.refuse("memory_gib", "of under 1 MiB holds nothing; correct it")
     rate, flops, pcie = (table.positive(key) for key in ("gb_per_s", "tflops", "pcie_gb_per_s"))
     return Gpu(
         model=table.text("model"),
@@ -106,14 +120,25 @@ def _extra(table: Table) -> Extra:
     rate = table.positive("gb_per_s")
     modules = count(table, "modules", 1024)
     size = _size(table, "module", required=modules is not None)
+    if size is not None and modules is None:
+        raise table.refuse("modules", "is missing, though the size of a module is given; add it")
+    gib, gb = table.positive("gib"), table.positive("gb")
+    if gib is not None and gb is not None:
+        raise table.refuse("gb", "and gib are both given; leave one out")
+    whole = None if gib is None and gb is None else round(gib * GIB if gib is not None else (gb or 0) * GB)
     if modules is not None and size is not None:
         total, detail = modules * size, f"{modules} x {size / GIB:g} GiB"
+        if whole is not None and abs(whole - total) > 0.01 * total:
+            key = "gib" if gib is not None else "gb"
+            raise table.refuse(
+                key, f"{gib or gb:g} contradicts {modules} modules of {size / GIB:g} GiB; leave one out"
+            )
+    elif whole is not None:
+        total, detail = whole, f"{whole / GIB:,.0f} GiB"
     else:
-        gib, gb = table.positive("gib"), table.positive("gb")
-        if (gib is None) == (gb is None):
-            raise table.refuse("gib", "or gb must be given, one of them; add it")
-        total = round(gib * GIB if gib is not None else (gb or 0) * GB)
-        detail = f"{total / GIB:,.0f} GiB"
+        raise table.refuse("gib", "or gb must be given, or modules with module_gib; add it")
+    if total < LEAST_BYTES:
+        raise table.refuse("kind", f"{kind} of under 1 MiB holds nothing; correct its size")
     return Extra(kind, total, rate and rate * GB, table.optional_text("detail") or detail, modules)
 
 

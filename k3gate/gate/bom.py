@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from k3gate import units
 from k3gate.analysis.system import System
@@ -94,11 +94,15 @@ def _cpu(system: System, inventory: Inventory) -> Iterator[Line]:
         yield _part("cpu.model", "processor", system.cpu_model, cpu.model)
     if system.sockets is not None:
         yield _number("cpu.sockets", "sockets", system.sockets, cpu.sockets)
-    if system.cores is not None and system.sockets is not None:
+    if system.cores is not None:
         limited = hardware.restricted(inventory)
         cores = None if limited is not None else cpu.cores
         why = None if limited is None else limited.reason
-        yield _number("cpu.cores", "cores", system.cores * system.sockets, cores, why=why)
+        if system.sockets is not None:
+            yield _number("cpu.cores", "cores", system.cores * system.sockets, cores, why=why)
+        else:
+            each = None if cores is None or not cpu.sockets else cores / cpu.sockets
+            yield _number("cpu.cores", "cores of a socket", system.cores, each, why=why)
 
 
 def _memory(system: System, inventory: Inventory) -> Iterator[Line]:
@@ -109,8 +113,13 @@ def _memory(system: System, inventory: Inventory) -> Iterator[Line]:
     why = hardware.because(inventory, "memory.dimms") or hardware.because(inventory, "memory.slots")
     why = why or "the firmware's memory table was not read, which needs root"
     modules = None if dimms is None else len(dimms)
-    yield _number("memory.modules", "memory modules", ordered.modules, modules, why=why)
-    yield _each("memory.size", "size of a module", ordered.module_bytes, dimms, "bytes", units.gib, why)
+    uneven = _uneven(dimms or [], memory.channels)
+    count = _number("memory.modules", "memory modules", ordered.modules, modules, why=why)
+    yield _less_even(count, uneven)
+    size = _each("memory.size", "size of a module", ordered.module_bytes, dimms, "bytes", units.gib, why)
+    yield _less_even(size, uneven)
+    if ordered.slots is not None:
+        yield _number("memory.slots", "slots for memory", ordered.slots, memory.slots, why=why)
     if ordered.type is not None:
         yield _kinds("memory.type", "type of memory", ordered.type, dimms, "memory_type", why)
     if ordered.mts is not None:
@@ -123,6 +132,44 @@ def _memory(system: System, inventory: Inventory) -> Iterator[Line]:
         yield _number(
             "memory.channels", "channels in use", system.populated_channels, memory.channels, why=why
         )
+    elif ordered.channels is not None:
+        yield Line(
+            "memory.channels",
+            "channels of a socket",
+            f"{ordered.channels}",
+            None,
+            NOT_MEASURED,
+            "how many of all are used follows from the sockets, which the order does not state",
+        )
+
+
+def _uneven(dimms: list[Dimm], channels: int | None) -> str | None:
+    """Why channels hold unlike amounts, so that a part of the memory lies on fewer of them; None where they do not."""
+    if not dimms:
+        return None
+    usual = Counter(one.bytes for one in dimms).most_common(1)[0][0]
+    others = [f"{_place(one)} has {units.gib(one.bytes)}" for one in dimms if one.bytes != usual]
+    told = (
+        f"{', '.join(others[:4])}{f' and {len(others) - 4} more' if len(others) > 4 else ''}"
+        if others
+        else ""
+    )
+    if all(one.channel is not None for one in dimms):
+        held: Counter[tuple[int | None, int | None, str | None]] = Counter()
+        for one in dimms:
+            held[(one.socket, one.controller, one.channel)] += one.bytes or 0
+        if len(set(held.values())) == 1:
+            return None
+    elif not others and (channels is None or len(dimms) % channels == 0):
+        return None
+    what = f"{told}, the others {units.gib(usual)}" if told else f"{len(dimms)} modules"
+    where = f" on {channels} channels" if channels is not None else ""
+    return f"{what}{where}: channels hold unlike amounts, and the last part of memory lies on fewer of them"
+
+
+def _less_even(line: Line, uneven: str | None) -> Line:
+    """More or larger modules that leave channels uneven are no better memory."""
+    return line if line.verdict != BETTER or uneven is None else evolve(line, verdict=WORSE, reason=uneven)
 
 
 def _devices(system: System, inventory: Inventory) -> Iterator[Line]:
@@ -231,8 +278,23 @@ def _part(key: str, title: str, ordered: str, found: str | None) -> Line:
     return Line(key, title, ordered, found, WORSE, f"ordered is {ordered}, there is {found}")
 
 
+_MAKERS = (
+    *(
+        "intel",
+        "amd",
+        "nvidia",
+        "supermicro",
+        "super micro",
+        "hpe",
+        "hewlett[- ]packard(?: enterprise)?",
+        "dell",
+    ),
+    *("lenovo", "gigabyte", "giga-byte", "asrock ?rack", "asrock", "tyan", "asustek", "asus"),
+)
 _NOISE = re.compile(
-    r"\((?:r|tm|c)\)|\b(?:cpu|processor|\d+-core|intel|amd|nvidia|corporation|inc)\b|@.*$", re.I
+    rf"\((?:r|tm|c)\)|\b(?:cpu|processor|\d+-core|{'|'.join(_MAKERS)}|corporation|computer|technology|inc|ltd)\b|@.*$"
+    r"|(?<=xeon) 6(?= \d{4})",
+    re.I,
 )
 
 _AROUND = re.compile(r"xeon|epyc|platinum|gold|silver|bronze|geforce|tesla|sxm\d?|pcie|hbm\w*|\d+gb")
@@ -243,7 +305,10 @@ def _same_part(ordered: str, found: str) -> bool:
 
     A family alone names no part, and a word that is left over names another one (RTX PRO 6000 Max-Q).
     """
-    wanted, there = (re.findall(r"[a-z0-9+.]+", _NOISE.sub(" ", name.lower())) for name in (ordered, found))
+    wanted, there = (
+        re.findall(r"[a-z0-9][a-z0-9+.]*", re.sub(r"(\d) gb\b", r"\1gb", _NOISE.sub(" ", name.lower())))
+        for name in (ordered, found)
+    )
     extra = set(there) - set(wanted)
     if not wanted or not set(wanted) <= set(there):
         return False

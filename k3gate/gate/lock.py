@@ -101,18 +101,31 @@ def _parts_read(held: Any, name: str) -> None:
     wrong = UsageError(f"{name} holds parts that no lock has: write it again with `k3gate bom freeze`")
     if not isinstance(held, dict) or not isinstance(held.get("cpu"), dict):
         raise wrong
-    dimms, gpus = held.get("dimms"), held.get("gpus")
-    if not (gpus is None or isinstance(gpus, list)) or not (dimms is None or isinstance(dimms, dict)):
+    cpu, dimms, gpus = held["cpu"], held.get("dimms"), held.get("gpus")
+    if not all(_text(value) for value in (held.get("board"), cpu.get("model"))):
+        raise wrong
+    if not all(_count(cpu.get(key)) for key in ("sockets", "cores")):
+        raise wrong
+    if not (gpus is None or (isinstance(gpus, list) and all(isinstance(one, str) for one in gpus))) or not (
+        dimms is None or isinstance(dimms, dict)
+    ):
         raise wrong
     for dimm in (dimms or {}).values():
         if not isinstance(dimm, dict):
             raise wrong
         numbers = [dimm.get(key) for key in ("bytes", "rated_mts", "configured_mts", "rank", "width")]
         texts = [dimm.get(key) for key in ("place", "part", "manufacturer", "type")]
-        if not all(value is None or type(value) is int for value in numbers):
+        if not all(_count(value) for value in numbers) or not all(_text(value) for value in texts):
             raise wrong
-        if not all(value is None or isinstance(value, str) for value in texts):
-            raise wrong
+
+
+def _count(value: Any) -> bool:
+    """Whether it is a number of bytes, cores or transfers that a machine can have, or unknown."""
+    return value is None or (type(value) is int and 0 <= value < 1 << 63)
+
+
+def _text(value: Any) -> bool:
+    return value is None or isinstance(value, str)
 
 
 def _by_place(dimms: tuple[Dimm, ...]) -> dict[str, Dimm]:
@@ -164,8 +177,7 @@ def verify(lock: Mapping[str, Any], system: System, inventory: Inventory) -> tup
 def _parts(then: Any, now: dict[str, Any]) -> Iterator[Line]:
     """Part by part: whatever is another part is worse, since it is not what was measured."""
     told = then if isinstance(then, dict) else {}
-    for key, title in (("board", "board as measured"),):
-        yield _compared(f"parts.{key}", title, told.get(key), now[key])
+    yield _compared("parts.board", "board as measured", told.get("board"), now["board"])
     cpu = told.get("cpu")
     cpu = cpu if isinstance(cpu, dict) else {}
     for key in ("model", "sockets", "cores"):

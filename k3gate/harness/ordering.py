@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
+from k3gate import tables
 from k3gate.analysis import system_file
 from k3gate.analysis.system import System
 from k3gate.documents import plain
@@ -125,12 +126,13 @@ def read_lock(place: str) -> Any:
     """A lock that is whole; `UsageError` where there is none."""
     path = Path(place)
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_LOCK_BYTES + 1)
+        raw = tables.read_bytes(path, MAX_LOCK_BYTES + 1)
     except OSError as error:
         raise UsageError(
             f"cannot read {path}: {error.strerror}; name a lock of `k3gate bom freeze`"
         ) from error
+    if raw is None:
+        raise UsageError(f"cannot read {path}: it is no regular file; name a lock of `k3gate bom freeze`")
     if len(raw) > MAX_LOCK_BYTES:
         raise UsageError(f"{path.name} is larger than 16 MiB: it is no lock")
     try:

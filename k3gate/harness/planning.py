@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
-from k3gate import tables
+from k3gate import tables, units
 from k3gate.analysis import backtest, planning, published, system_file
 from k3gate.analysis.backtest import Backtest
 from k3gate.analysis.layout import Demand, resolved
@@ -102,6 +102,7 @@ def plan(
         wanted,
         measured(record, described),
         record.run.id if record is not None else None,
+        uncompared(record, described),
     )
 
 
@@ -156,7 +157,10 @@ def measured(record: RunRecord | None, described: System) -> dict[str, tuple[flo
     _same_machine(record, described)
     for rung in ladder(record, None):
         if rung.key == "read" and rung.value is not None and rung.state is State.OK:
-            return {"dram": (rung.value, f"measured read of the whole machine, run {record.run.id}")}
+            doubt = (
+                "; not all of its parts were compared, see the notes" if uncompared(record, described) else ""
+            )
+            return {"dram": (rung.value, f"measured read of the whole machine, run {record.run.id}{doubt}")}
     raise UsageError(
         f"run {record.run.id} holds no sound read of the whole machine: measure again, or plan without --run"
     )
@@ -169,6 +173,34 @@ _DECIDE = (
 """Lines of an order that decide how fast memory is read. More than was ordered is another machine too."""
 
 
+_STATED = {
+    "cpu.model": "processor",
+    "memory.modules": "memory modules",
+    "memory.speed": "speed of memory",
+    "memory.channels": "channels in use",
+}
+
+
+def uncompared(record: RunRecord | None, described: System) -> tuple[str, ...]:
+    """What decides how fast memory is read and could not be compared with the run: in sentences, with the reason."""
+    if record is None:
+        return ()
+    from k3gate.gate import bom
+
+    lines = [line for line in bom.check(described, record.inventory) if line.key in _DECIDE]
+    reasons: dict[str, list[str]] = {}
+    for line in lines:
+        if line.found is None:
+            reasons.setdefault(line.reason or "the run does not hold it", []).append(line.title)
+    silent = [title for key, title in _STATED.items() if key not in {line.key for line in lines}]
+    if silent:
+        reasons["the file does not state it"] = silent
+    return tuple(
+        f"not compared with run {record.run.id}, which may be of another machine: {', '.join(titles)} ({why})"
+        for why, titles in reasons.items()
+    )
+
+
 def _same_machine(record: RunRecord, described: System) -> None:
     from k3gate.gate import bom
 
@@ -177,6 +209,7 @@ def _same_machine(record: RunRecord, described: System) -> None:
         for line in bom.check(described, record.inventory)
         if line.key in _DECIDE and line.found is not None and line.verdict != bom.SAME
     ]
+    unlike += _another_size(record, described)
     if unlike:
         raise UsageError(
             f"run {record.run.id} is of another machine than {described.name!r}: {'; '.join(unlike)}; name a run of "
@@ -184,14 +217,30 @@ def _same_machine(record: RunRecord, described: System) -> None:
         )
 
 
+MOST_KEPT = 0.1
+"""What firmware and kernel keep of the modules' bytes at most (ours): the run tells what the kernel was left."""
+
+
+def _another_size(record: RunRecord, described: System) -> list[str]:
+    """Where the modules were not read, the memory that the kernel counts still tells another machine."""
+    there = record.inventory.memory.total_bytes
+    if described.memory is None or there is None or record.inventory.memory.dimms is not None:
+        return []
+    ordered = described.memory.bytes
+    if ordered * (1 - MOST_KEPT) <= there <= ordered:
+        return []
+    return [f"memory {units.gib(ordered)}, the run's {units.gib(there)}"]
+
+
 def against_published(place: str | None) -> Backtest:
     """The predictor against the published results in a CSV file; None: those that are shipped."""
     path = published.SHIPPED if place is None else Path(place)
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_JSON_BYTES + 1)
+        raw = tables.read_bytes(path, MAX_JSON_BYTES + 1)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}; name a CSV file") from error
+    if raw is None:
+        raise UsageError(f"cannot read {path}: it is no regular file; name a CSV file")
     if len(raw) > MAX_JSON_BYTES:
         raise UsageError(f"{path.name} is larger than 8 MiB: split it")
     try:

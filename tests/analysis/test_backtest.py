@@ -8,7 +8,6 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from k3gate.analysis import backtest, prediction, published, quantizations
@@ -32,7 +31,7 @@ def row(made: backtest.Backtest, number: int) -> backtest.Tested:
 def test_four_of_five_results_lie_inside_and_intervals_are_no_wider_than_three(
     made: backtest.Backtest,
 ) -> None:
-    assert len(made.testable) == 19
+    assert len(made.testable) == 23
     assert made.hit_rate >= 0.8
     assert made.median_width <= 3
     assert made.good is True
@@ -43,9 +42,10 @@ def test_four_of_five_results_lie_inside_and_intervals_are_no_wider_than_three(
         assert machines == len({one.row.machine for one in rows})
         assert (*prediction.TESTED[engine], prediction.LEFT_OUT[engine]) == made.classes[engine]
         assert made.classes[engine][:2] == (sum(one.inside for one in rows), len(rows))
-    assert made.inside == sum(inside for inside, _ in prediction.TESTED.values()) == 17
+    assert made.inside == sum(inside for inside, _ in prediction.TESTED.values()) == 19
     told = backtest.text(made)
-    assert "by class: general 11 of 13, 10 where their machine is left out; tuned 6 of 6, 0 where" in told
+    assert "by class: general 11 of 13, 10 where their machine is left out; tuned 8 of 10, 6 where" in told
+    assert "the class of each runtime was chosen knowing these rows" in told
 
 
 def test_there_are_six_free_numbers_and_the_bands_are_the_fit_of_all_rows(made: backtest.Backtest) -> None:
@@ -59,12 +59,9 @@ def test_there_are_six_free_numbers_and_the_bands_are_the_fit_of_all_rows(made: 
 
 
 def test_a_fit_of_few_rows_holds_four_of_five_of_them(made: backtest.Backtest) -> None:
-    """Percentiles between the ranks would leave two of six rows outside, whatever the rows are."""
     tuned = [one for one in made.testable if one.engine == "tuned"]
     low, high = backtest.fit(tuned, "tuned")
     assert sum(low <= one.share <= high for one in tuned) >= 0.8 * len(tuned)
-    between = np.percentile([one.share for one in tuned], [10, 90])
-    assert sum(between[0] <= one.share <= between[1] for one in tuned) < 0.8 * len(tuned)
 
 
 def test_no_number_but_the_six_decides_what_a_row_is_predicted() -> None:
@@ -101,27 +98,27 @@ def test_every_row_is_testable_or_has_its_reason(made: backtest.Backtest) -> Non
         "speculative decoding: several tokens a step",
         "storage-bound: experts come from drives",
         "dominated by communication, as its notes say",
-        "dominated by communication: several machines, whose network no row states",
         "the CPU is not stated",
         "neither channels and speed nor a measured bandwidth are stated",
     }
     for one in made.testable:
         assert one.row.decode and one.row.batch == 1 and one.row.cpu
         assert one.row.theoretical or one.row.measured
-    assert all("several machines" in row(made, number).reason for number in (8, 9, 10, 11))
 
 
-def test_rows_of_several_machines_are_dominated_by_what_more_machines_do_not_shorten(
-    made: backtest.Backtest,
-) -> None:
-    """t = a / n + b of 8 and of 16 machines of one kind: b is most of a token."""
-    eight, sixteen = (1e3 / row(made, number).row.decode for number in (8, 10))
-    assert eight == pytest.approx(55.98, rel=0.005) and sixteen == pytest.approx(47.6, rel=0.005)
-    scaled = 2 * (55.98 - 47.6)
-    assert f"{scaled:.1f}" == "16.8" and f"{55.98 - scaled:.1f}" == "39.2"
-    assert f"{(55.98 - scaled) / 55.98:.0%}" == "70%"
-    for figure in ("16.8 ms", "39.2 ms", "70 %"):
-        assert figure in published.__doc__ and figure in (DOCS / "backtest.md").read_text()
+def test_rows_of_several_machines_are_predicted_by_the_bandwidth_of_all(made: backtest.Backtest) -> None:
+    """5803 ms a token, 86 % of them communication, is what rules line 17 out; lines 8 to 11 say nothing like it."""
+    assert "communication" in row(made, 17).reason
+    read = 136_990_303_232 + 2 * 434_110_464
+    for number, rate in ((8, 5734.4e9), (9, 5734.4e9), (10, 11_468.8e9), (11, 5734.4e9)):
+        found = row(made, number)
+        assert found.engine == "tuned"
+        assert found.share == pytest.approx(found.row.decode * read / (0.8 * rate), rel=1e-6)
+        assert any(
+            "states no latency, so that the network is in the band" in one for one in found.assumptions
+        )
+        assert found.share < 1, "even all of it read at paper takes less than a token did"
+    assert [round(row(made, number).share, 2) for number in (8, 9, 10, 11)] == [0.54, 0.54, 0.32, 0.51]
 
 
 def test_the_recipe_of_a_file_sums_to_the_size_that_its_loader_prints() -> None:
@@ -183,7 +180,7 @@ def test_a_prediction_can_be_computed_by_hand(made: backtest.Backtest) -> None:
     native = backtest.run(published.parse(f"{HEAD}\n{text}\n", "own.csv")).rows[0]
     read = 136_990_303_232 + 2 * 434_110_464 + 27_648 * 8192
     seconds = read / (0.8 * 307.2e9)
-    assert native.predicted == pytest.approx((0.45 / seconds, 0.80 / seconds))
+    assert native.predicted == pytest.approx((0.45 / seconds, 0.75 / seconds))
     assert native.share == pytest.approx(1.2 * seconds)
     hybrid = row(made, 2)
     experts = 92 * 16 * 17_547_264 / (0.8 * 0.725 * 12 * 2666e6 * 8)
@@ -233,10 +230,9 @@ def line(**cells: Any) -> str:
         ({"notes": "9 with a draft"}, None),
         ({"notes": "streamed; 99.6% cache hit"}, None),
         ({"notes": "streamed; 40% cache hit"}, "storage-bound"),
-        ({"notes": "8 nodes"}, "several machines"),
-        ({"notes": "two ranks over InfiniBand"}, "several machines"),
-        ({"notes": "weights on 2 NUMA nodes"}, None),
-        ({"sockets": 16}, "several machines"),
+        ({"notes": "first draft of the table"}, None),
+        ({"notes": "with a draft model"}, "speculative"),
+        ({"notes": "86% in communication"}, "communication"),
         ({"quant": "IQ2_KL (300 GiB, 2.9 bpw)"}, "is not known here"),
         ({"quant": "IQ2_KL (345.7 GiB, 2.892 bpw)", "model": "DeepSeek-V3"}, "is not known here"),
         ({"gpu": "a card", "gpu_count": 1}, "the memory rate of 'a card', on which the trunk lies"),
@@ -250,12 +246,42 @@ def test_rows_of_ones_own_are_tested_by_the_same_rules(cells: dict[str, Any], re
 
 
 @pytest.mark.parametrize(
+    ("cells", "several"),
+    [
+        ({"notes": "8 nodes x 2 sockets"}, True),
+        ({"notes": "two ranks over InfiniBand"}, True),
+        ({"sockets": 16}, True),
+        ({"notes": "no InfiniBand used"}, False),
+        ({"notes": "one machine; NPS2: 4 nodes"}, False),
+        ({"notes": "weights on 2 NUMA nodes"}, False),
+        ({"sockets": 4}, False),
+    ],
+)
+def test_several_machines_are_not_nodes_of_one(cells: dict[str, Any], several: bool) -> None:
+    (tested,) = backtest.run(published.parse(f"{HEAD}\n{line(**cells)}\n", "own.csv")).rows
+    assert tested.reason is None
+    assert any("several machines" in one for one in tested.assumptions) is several
+
+
+def test_a_class_is_that_of_its_definition_and_a_roof_that_of_its_machine() -> None:
+    """ik_llama.cpp is made for one socket; what was measured of a machine holds whatever model ran on it."""
+    one, two = (
+        backtest.run(published.parse(f"{HEAD}\n{text}\n", "own.csv")).rows[0]
+        for text in (line(runtime="ik_llama.cpp", sockets=1), line(runtime="ik_llama.cpp", sockets=2))
+    )
+    assert (one.engine, two.engine) == ("tuned", "general")
+    rows = f"{line(notes='read roof 300 GB/s measured', sockets=2)}\n{line(model='Kimi-K2.5', sockets=2)}\n"
+    assert [row.measured for row in published.parse(f"{HEAD}\n{rows}", "own.csv")] == [300e9, 300e9]
+
+
+@pytest.mark.parametrize(
     ("text", "told"),
     [
         ("", "the column 'model' is missing"),
         ("model,quant\nx,y\n", "the column 'runtime' is missing"),
         (f"{HEAD}\n{line(decode_tps='fast')}", "line 2: decode_tps is 'fast'"),
         (f"{HEAD}\n{line(channels=-3)}", "line 2: channels is '-3'"),
+        (f"{HEAD}\n{line(theoretical_gbs=0.0001)}", "theoretical_gbs is 0.0001; no memory is so slow"),
         (f"{HEAD}\n{line(decode_tps='nan')}", "line 2: decode_tps is 'nan'"),
         (f"{HEAD}\n{line(batch=1.9)}", "line 2: batch is 1.9; write a whole number"),
         (f"{HEAD}\n{line(model='m' * 3000)}", "longer than 2000 characters"),
@@ -272,3 +298,11 @@ def test_without_a_testable_row_nothing_is_claimed() -> None:
     empty = backtest.run(())
     assert empty.hit_rate is None and empty.good is None
     assert "No row tests the predictor" in backtest.text(empty)
+
+
+def test_a_rate_that_no_share_explains_lies_outside_and_gives_no_band() -> None:
+    text = line(decode_tps=1e9, gpu="RTX 4090", gpu_count=1)
+    found = backtest.run(published.parse(f"{HEAD}\n{text}\n", "own.csv"))
+    assert found.good is False and not found.fitted
+    json.dumps(backtest.document(found), allow_nan=False)
+    assert "!" in backtest.text(found)

@@ -253,7 +253,27 @@ source = "somebody"
     [
         ('kind = "decode"\nvalue = 3', "consistent", "of the paper rate"),
         ('kind = "decode"\nvalue = 9', "above_ceiling", "9 tokens/s are above it"),
-        ('kind = "decode"\nlow = 3\nhigh = 9', "above_ceiling", "3 alone is not above it"),
+        ('kind = "decode"\nlow = 3\nhigh = 9', "consistent", "1,228.8 GB/s; 9 is above it"),
+        ('kind = "decode"\nlow = 9\nhigh = 12', "above_ceiling", "9 tokens/s are above it"),
+        ('kind = "decode"\nvalue = 8.9', "consistent", "100.0% of the paper rate"),
+        ('kind = "decode"\nvalue = 8.91', "above_ceiling", "8.91 tokens/s are above it"),
+        ('kind = "bandwidth"\nlow = 900\nhigh = 1300', "consistent", "1,300 is above it"),
+        ('kind = "bandwidth"\nlow = 1300\nhigh = 1400', "above_ceiling", "is the most"),
+        ('kind = "bytes_per_token"\nlow = 50\nhigh = 140', "consistent", "reads no more"),
+        ('kind = "bytes_per_token"\nlow = 200\nhigh = 900', "false_assumption", "reads 138.09 GB at most"),
+        ('kind = "bytes_per_token"\nvalue = 57.1', "false_assumption", "no placement that fits"),
+        (
+            'kind = "bytes_per_token"\nvalue = 57.1\npremises = { trunk_bits = 4.5 }',
+            "consistent",
+            "trunk in DRAM at 4.5 bits a parameter: 57.09 GB of weights",
+        ),
+        ('kind = "bytes_per_token"\nvalue = 57.1\n[precision]\ntrunk = 4.5', "consistent", "at 4.5 bits"),
+        ('kind = "kv_per_request"\nlow = 20\nhigh = 35', "consistent", "29.0 GB"),
+        ('kind = "kv_per_request"\nlow = 10\nhigh = 20', "false_assumption", "29.0 GB"),
+        ('kind = "kv_per_request"\nlow = 100\nhigh = 999', "false_assumption", "that is the engine"),
+        ('kind = "headroom"\nlow = 1700\nhigh = 1900', "consistent", "1,900 GB are more"),
+        ('kind = "weights"\nlow = 1000\nhigh = 2000', "consistent", "1,560.9 GB"),
+        ('kind = "active_parameters"\nlow = 50\nhigh = 110', "consistent", "104.2 billion"),
         ('kind = "active_parameters"\nvalue = 104', "consistent", "104.2 billion"),
         ('kind = "active_parameters"\nvalue = 50', "false_assumption", "104.2 billion"),
         ('kind = "bytes_per_token"\nvalue = 137', "consistent", "reads no more"),
@@ -319,6 +339,61 @@ def test_a_claim_is_held_against_what_can_be(plan: Any, claim: str, verdict: str
     found = only(plan(BASE + claim))
     assert found.verdict == verdict, found.reasons
     assert any(reason in line for line in found.reasons), found.reasons
+
+
+@pytest.mark.parametrize("batch", [2, 16, 64])
+def test_no_share_of_a_consistent_claim_is_above_all_of_it(plan: Any, batch: int) -> None:
+    """A step whose tokens all choose alike is the ceiling, so that its bytes are those of the share too."""
+    claim = f'kind = "decode"\npremises = {{ batch = {batch} }}\nvalue = '
+    ceiling = float(plan(BASE + claim + "1", batch=batch, sequences=batch).estimate.decode.ceiling) * batch
+    for value in (ceiling * 0.9999, ceiling * 0.5):
+        found = only(plan(BASE + claim + f"{value:.10f}"))
+        assert found.verdict == "consistent", found.reasons
+        (line,) = [reason for reason in found.reasons if "of the paper rate, " in reason]
+        share = float(line.split("% of the paper rate")[0].rsplit(" ", 1)[1])
+        assert share == pytest.approx(100 * value / ceiling, abs=0.1) and share <= 100
+
+
+def test_premises_of_weights_and_bits_are_of_the_precision_that_is_planned(plan: Any) -> None:
+    decode = 'kind = "decode"\nvalue = 1\npremises = {{ {} }}\n[precision]\nexperts = 3\ntrunk = "q8_0"\n'
+    weights = (2_722_740_830_208 * 3 + 56_743_648_000 * 8.5) / 8 + 894_717_952
+    for told, verdict in (
+        (f"weights_gb = {weights / 1e9:.0f}", "consistent"),
+        ("weights_gb = 1561", "consistent"),
+        ("weights_gb = 1300", "false_assumption"),
+        ("bits_per_parameter = 3, experts_bits = 3", "consistent"),
+        ("bits_per_parameter = 3", "consistent"),
+        ("bits_per_parameter = 4.25", "false_assumption"),
+    ):
+        found = only(plan(BASE + decode.format(told)))
+        assert found.verdict == verdict, (told, found.reasons)
+    said = "\n".join(only(plan(BASE + decode.format("weights_gb = 1082"))).reasons)
+    assert "1,560.9 GB, which are 1,453.7 GiB; in the precision planned they are 1,082.2 GB" in said
+
+
+def test_what_is_left_counts_all_weights_that_lie_there(plan: Any) -> None:
+    """Hot experts and experts on the GPUs take of them; experts on drives take nothing of DRAM."""
+    text = SMALL.replace("modules = 8", "modules = 32").replace("[claims.it]", "{}[claims.it]")
+    cards = text.replace("memory_gb = 141", "memory_gb = 200\ncount = 2")
+    trunk, hot = 111_160_730_624, 100 * 92 * 17_547_264
+    for extra, left in (("", 400e9 - trunk), ("[hot_experts]\nper_layer = 100\n", 400e9 - trunk - hot)):
+        for value, verdict in ((left * 0.99e-9, "consistent"), (left * 1.05e-9, "above_ceiling")):
+            found = only(plan(cards.format(extra) + f'kind = "gpu_free"\nvalue = {value}'))
+            assert found.verdict == verdict, found.reasons
+    assert "161.4 GB of hot experts" in found.reasons[0]
+    whole = text.replace("memory_gb = 141", "memory_gb = 288\ncount = 8").replace(
+        'trunk = "gpu"', 'experts = "gpu"'
+    )
+    found = only(plan(whole.format("") + 'kind = "gpu_free"\nvalue = 2000'))
+    assert found.verdict == "above_ceiling" and "1,446.5 GB of routed experts" in found.reasons[0]
+    drives = text.replace('trunk = "gpu"', 'experts = "nvme"\ntrunk = "dram"').replace(
+        "modules = 32", "modules = 4"
+    )
+    drives = drives.format("[storage]\ndrives = 1\ngb_per_s = 7\ndrive_gb = 3840\n")
+    left = 4 * 64 * 2**30 - trunk - 2_348_810_240
+    for value, verdict in ((left * 0.99e-9, "consistent"), (left * 1.05e-9, "above_ceiling")):
+        found = only(plan(drives + f'kind = "headroom"\nvalue = {value}'))
+        assert found.verdict == verdict, found.reasons
 
 
 def test_a_claim_of_several_sequences_says_so(plan: Any) -> None:
@@ -469,6 +544,31 @@ def test_headroom_is_beside_the_weights_in_the_precision_of_the_plan(plan: Any) 
         ("mts = 6400", "mts = 6400\nrated_mts = 5600", "6400 are above rated_mts, 5600"),
         ('source = "somebody"', 'source = "x"\npremises = { tier = "banana" }', "banana"),
         ('source = "somebody"', 'source = "x"\npremises = { kv = "fp9" }', "did you mean 'fp8'"),
+        ("mts = 6400", 'mts = 6400\ntype = "DDR4"', "6400 are above 5333, the fastest DDR4"),
+        ("module_gib = 128", "module_gib = 0.0001", "module_gib of under 1 MiB"),
+        ("[claims.it]", '[[gpu]]\nmodel = "g"\nmemory_gb = 1e-12\n[claims.it]', "memory_gib of under 1 MiB"),
+        (
+            "[claims.it]",
+            '[[tier]]\nkind = "pmem"\nmodules = 8\nmodule_gib = 256\ngib = 4096\n[claims.it]',
+            "gib 4096 contradicts 8 modules of 256 GiB",
+        ),
+        (
+            "[claims.it]",
+            '[[tier]]\nkind = "pmem"\nmodule_gib = 256\ngib = 4096\n[claims.it]',
+            "modules is missing, though the size of a module is given",
+        ),
+        (
+            "[claims.it]",
+            '[model.stated]\nname = "m"\nsource = "s"\n[[model.stated.group]]\nname = "a"\nrole = "trunk"\ngb = 1\n'
+            '[[model.stated.group]]\nname = "a"\nrole = "routed"\ngb = 1\n[claims.it]',
+            "group names 'a' twice",
+        ),
+        (
+            'source = "somebody"',
+            'source = "x"\npremises = { bandwidth_gb_per_s = 9, active_parameters_billion = 1e-300, '
+            "bits_per_parameter = 1e-300 }",
+            "1e-300 is too small for any figure",
+        ),
         (
             "[claims.it]",
             '[model.stated]\nname = "m"\nsource = "s"\nexperts = 8\nexperts_per_token = 99\n'

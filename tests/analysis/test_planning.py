@@ -109,17 +109,23 @@ def test_sp3_claims_of_memory_rate_context_and_prefill(example: Any) -> None:
     assert "leave 9.7 GB" in said(made, "free_vram") and "34.7 GB of the trunk" in said(made, "free_vram")
     assert judged(made, "context").verdict == "above_ceiling"
     assert judged(made, "price").verdict == "untestable"
-    assert judged(made, "prefill").verdict == "above_ceiling"
+    assert judged(made, "prefill").verdict == "untestable"
     seconds = k3.ROUTED_BYTES / (2 * 15.75e9)
-    assert f"4,096 tokens a pass: at most {4096 / seconds:.1f} tokens/s" in said(made, "prefill")
+    assert f"{4096 / seconds:.1f} where tokens choose uniformly (4,096 tokens / (1,446.5 GB of" in said(
+        made, "prefill"
+    )
+    assert "800 tokens/s are more than the 308 of uniform choice" in said(made, "prefill")
     assert f"need a pass of {800 * seconds:,.0f} tokens" in said(made, "prefill")
 
 
 def test_sp3_with_twelve_modules_has_twelve_channels(example: Any) -> None:
     made = example("sp3-12x128")
     assert 12 * 3200e6 * 8 == 307.2e9
-    assert judged(made, "bandwidth").verdict == "above_ceiling"
-    assert "on paper 307.2 GB/s (12 channels x 3,200 MT/s x 8 B) is the most" in said(made, "bandwidth")
+    assert judged(made, "bandwidth").verdict == "consistent", "300 of 300 to 340 GB/s"
+    assert (
+        "98% to 111% of the paper rate, 307.2 GB/s (12 channels x 3,200 MT/s x 8 B); 340 is above it"
+        in said(made, "bandwidth")
+    )
     fill = next(change for change in made.changes if change.key == "fill_channels")
     assert fill.title.startswith("fill the channels: 4 more modules, 16 in all")
     assert fill.after.decode.rate("dram").bytes_per_s == 409.6e9
@@ -192,6 +198,7 @@ def test_sixty_four_accelerators_are_not_needed_to_hold_it(example: Any) -> None
     made = example("cluster-64")
     assert judged(made, "accelerators").verdict == "false_assumption"
     assert "= 12 hold all of it" in said(made, "accelerators")
+    assert judged(made, "cache_tens").verdict == "consistent"
     assert judged(made, "cache").verdict == "false_assumption"
     assert "27,648 B a token x 1,048,576 tokens, the longest context = 29.0 GB" in said(made, "cache")
     assert made.estimate.expected.low is None
@@ -219,17 +226,20 @@ def test_persistent_memory_is_a_tier_of_its_own(example: Any) -> None:
     experts = 92 * 16 * 33_030_144 * 3 / 8
     rest = TRUNK_Q8 + 2 * 434_110_464 + 27_648 * 8192
     assert made.estimate.decode.bytes_of("pmem") == pytest.approx(experts)
-    assert made.estimate.decode.ceiling == pytest.approx(1 / (experts / 64.8e9 + rest / 204.8e9))
+    assert made.estimate.decode.without_hits == pytest.approx(1 / (experts / 64.8e9 + rest / 204.8e9))
+    assert made.estimate.decode.ceiling == pytest.approx(204.8e9 / (experts + rest)), (
+        "kept in 196 GB of free DRAM"
+    )
     one = 1 / (experts / 3 / 64.8e9 + rest / 204.8e9)
     assert judged(made, "three_bits").verdict == judged(made, "one_bit").verdict == "consistent"
     assert f"{0.85 / one:.0%} of it" in said(made, "one_bit")
-    assert f"{0.75 / made.estimate.decode.ceiling:.0%} of it" in said(made, "three_bits")
+    assert f"{0.75 / made.estimate.decode.without_hits:.0%} of it without a hit" in said(made, "three_bits")
 
 
 def test_drives_are_a_tier_that_bounds_decode(example: Any) -> None:
     made = example("expert-offload-node")
     assert made.estimate.decode.bytes_of("nvme") == ROUTED_TOKEN
-    assert made.estimate.decode.ceiling < 28e9 / ROUTED_TOKEN
+    assert made.estimate.decode.without_hits < 28e9 / ROUTED_TOKEN
     assert made.limiting[0] == "nvme" and "Transfer-bound" in made.limit_words
     assert made.load.seconds is None and "experts stay on the drives" in made.load.detail
     assert judged(made, "one_node").verdict == "consistent"
@@ -495,11 +505,95 @@ parameters_billion = 1e-12
 
 def test_two_ways_of_prefill_read_the_experts_from_the_same_memory(example: Any) -> None:
     found = example("h200-8").estimate.prefill
-    cpu, gpu = (path.ceiling for path in found.paths)
+    cpu, gpu = (path.uniform for path in found.paths)
     once = k3.ROUTED_BYTES * (1 - (1 - 16 / 896) ** 4096)
     shared = 4096 * 563.2e9 / once
-    assert cpu + gpu > shared == pytest.approx(found.ceiling)
-    assert f"{shared:,.0f}" == "1,595" and "from DRAM: 4,096 tokens / (1,446 GB" in found.arithmetic
+    assert cpu + gpu > shared == pytest.approx(found.uniform)
+    assert (
+        f"{shared:,.0f}" == "1,595" and "the experts: 4,096 tokens / (1,446.5 GB" in found.uniform_arithmetic
+    )
+
+
+def test_no_pass_of_a_prompt_is_faster_than_where_all_tokens_choose_alike(plan: Any) -> None:
+    """16 tokens that choose the same 16 experts of each layer read them once; CPUs, GPUs and memory work at once."""
+    text = HOT_PREFILL.replace('isa = "amx"', 'isa = "avx512_vnni"') + "[runtime]\nprefill_batch = 16\n"
+    found = plan(text).estimate.prefill
+    used = k3.ACTIVE_PARAMETERS - 163_840 * k3.HIDDEN
+    routed = 92 * 16 * 33_030_144
+    cpu = max(
+        ROUTED_TOKEN / 1228.8e9, 16 * 2 * routed / (128 * 2.6e9 * 256), 16 * 2 * (used - routed) / 7200e12
+    )
+    gpu = max(ROUTED_TOKEN / 400e9, 16 * 2 * used / 7200e12)
+    assert found.paths[0].ceiling == pytest.approx(16 / cpu)
+    assert found.paths[1].ceiling == pytest.approx(16 / gpu)
+    assert found.ceiling == pytest.approx(min(16 / cpu + 16 / gpu, 16 / (ROUTED_TOKEN / 1228.8e9)))
+    uniform = k3.ROUTED_BYTES * (1 - (1 - 16 / 896) ** 16)
+    assert found.uniform == pytest.approx(16 / (uniform / 1228.8e9)) and found.uniform < found.ceiling / 5
+    claim = '[claims.it]\nkind = "prefill"\nsource = "x"\nvalue = '
+    for value, verdict in (
+        (found.uniform * 0.9, "consistent"),
+        (found.uniform * 1.1, "untestable"),
+        (found.ceiling * 1.01, "above_ceiling"),
+    ):
+        assert judged(plan(text + claim + f"{value}"), "it").verdict == verdict
+
+
+KEPT = """name = "experts on a drive"
+[cpu]
+sockets = 2
+[memory]
+modules = 24
+module_gib = {gib}
+mts = 4800
+channels = 12
+[storage]
+drives = 1
+gb_per_s = 4.6
+drive_gb = 3840
+[placement]
+experts = "nvme"
+trunk = "dram"
+[claims.published]
+kind = "decode"
+value = {rate}
+source = "published-results.csv"
+"""
+
+
+def test_experts_on_drives_may_have_been_kept_in_free_memory(plan: Any) -> None:
+    """0.179 tokens/s were published of a machine that reads 0.174 without a hit: that is no ceiling."""
+    made = plan(KEPT.format(gib=16, rate=0.179))
+    step, rest = made.estimate.decode, TRUNK + 2 * 434_110_464 + 27_648 * 8192
+    assert step.without_hits == pytest.approx(1 / (ROUTED_TOKEN / 4.6e9 + rest / 921.6e9))
+    assert step.ceiling == pytest.approx(921.6e9 / (ROUTED_TOKEN + rest))
+    assert judged(made, "published").verdict == "untestable"
+    assert "how many reads it catches is not stated" in said(made, "published")
+    assert made.estimate.expected.high < step.without_hits and "free memory keeps not counted" in (
+        made.estimate.expected.basis
+    )
+    page = " ".join(plan_text.text(made).split())
+    assert "decode at most 6.67 tokens/s with every hit, 0.174 without one" in page
+    assert judged(plan(KEPT.format(gib=16, rate=0.17)), "published").verdict == "consistent"
+    assert judged(plan(KEPT.format(gib=16, rate=7)), "published").verdict == "above_ceiling"
+    # Room for a part: 24 x 5 GiB less trunk, embedding table, state, and cache are free, whatever is reserved.
+    part = plan(KEPT.format(gib=5, rate=0.19)).estimate.decode
+    free = 24 * 5 * GIB - TRUNK - 2_348_810_240 - STATE - 27_648 * 8192
+    assert 0 < free < ROUTED_TOKEN
+    assert part.ceiling == pytest.approx(1 / ((ROUTED_TOKEN - free) / 4.6e9 + (rest + free) / 921.6e9))
+    silent = plan(
+        KEPT.format(gib=16, rate=0.179)
+        .replace("mts = 4800\n", "")
+        .replace('trunk = "dram"', 'trunk = "nvme"')
+    )
+    assert silent.estimate.decode.ceiling == pytest.approx(4.6e9 / rest), (
+        "their time in DRAM is not known, and left out"
+    )
+    assert silent.estimate.decode.without_hits == pytest.approx(4.6e9 / (ROUTED_TOKEN + rest))
+
+
+def test_what_lies_in_dram_is_not_kept_elsewhere_by_itself(example: Any) -> None:
+    assert example("hybrid-8x96").estimate.decode.without_hits is None
+    assert example("sp3-24x64").estimate.decode.without_hits is None
 
 
 def test_of_a_prompt_only_the_last_token_needs_the_head(example: Any) -> None:
@@ -534,7 +628,7 @@ def test_experts_placed_as_a_group_are_read_from_there(plan: Any) -> None:
     for key in ("residency", "decode", "prefill", "load", "changes"):
         assert told[key] == same[key], key
     assert group.estimate.decode.bytes_of("nvme") == ROUTED_TOKEN
-    assert group.estimate.decode.ceiling < 28e9 / ROUTED_TOKEN and group.load.seconds is None
+    assert group.estimate.decode.without_hits < 28e9 / ROUTED_TOKEN and group.load.seconds is None
 
 
 def test_routed_experts_are_not_split_over_tiers(plan: Any) -> None:
@@ -687,8 +781,8 @@ def test_the_text_says_what_enforce_cannot_decide(example: Any) -> None:
 
 
 def test_arithmetic_names_its_divisors_and_small_sizes(example: Any) -> None:
-    text = plan_text.text(example("xeon6-24x128"))
-    assert "G of the trunk / " in " ".join(text.split())
+    text = plan_text.text(example("epyc9005-24x128"))
+    assert "54.4 G of the trunk) / 2 sockets x 128 cores" in " ".join(text.split())
     assert "0.00 GB of network" not in plan_text.text(example("cluster-64"))
     assert "\npersistent memory" in plan_text.text(example("xeon-pmem200"))
 
@@ -725,9 +819,9 @@ def test_what_a_hot_set_holds_is_neither_read_nor_streamed_for_a_prompt(plan: An
     missed = 1 - (1 - 16 * 0.4 / 448) ** 4096
     read = k3.ROUTED_BYTES / 2 * missed
     streamed = next(path for path in hot.paths if "streamed" in path.name)
-    assert streamed.ceiling == pytest.approx(4096 / (read / 400e9))
-    assert hot.ceiling == pytest.approx(4096 / (read / 1228.8e9)), "all ways read the rest from DRAM"
-    assert hot.ceiling > 1.9 * cold.ceiling
+    assert streamed.uniform == pytest.approx(4096 / (read / 400e9))
+    assert hot.uniform == pytest.approx(4096 / (read / 1228.8e9)), "all ways read the rest from DRAM"
+    assert hot.uniform > 1.9 * cold.uniform
     assert "the hot set catches 60.0% of the reads (measured curve)" in hot.arithmetic
 
 
@@ -736,8 +830,7 @@ def test_a_prefill_ceiling_with_a_hot_set_that_nobody_measured_is_above_any_hit_
         plan(HOT_PREFILL + f"[hot_experts]\nper_layer = 100\n{curve}").estimate.prefill.ceiling
         for curve in ("", "curve = [[100, 0.2]]", "curve = [[100, 0.9]]", "curve = [[100, 1.0]]")
     ]
-    assert ceilings[0] == pytest.approx(max(ceilings))
-    assert ceilings[1] < ceilings[2] < ceilings[3]
+    assert ceilings[0] >= max(ceilings)
 
 
 def test_ways_of_prefill_share_the_gpus_that_hold_the_trunk_and_all_experts(plan: Any) -> None:
@@ -762,6 +855,99 @@ def test_words_of_a_plan_are_of_this_machine(example: Any) -> None:
     note = next(change.note for change in pmem.changes if change.key == "trunk_on_gpus")
     assert "18.23 GB a token would be left to persistent memory" in note
     assert example("expert-offload-node").estimate.decode.rate("gpu").detail == "1 x 1,792 GB/s"
-    assert "1,400 tokens/s are above 289" in said(example("sp3-24x64"), "prefill")
+    assert "a pass of 36,735 tokens" in said(example("sp3-24x64"), "prefill")
     told = said(example("cluster-64"), "accelerators")
     assert "/ 139.9 GB = 12 hold all of it (H200 SXM 141 GB: 141.0 GB less 1.1 GB of workspace)" in told
+
+
+# --- changes ---
+
+BOX = """name = "box"
+[cpu]
+sockets = {sockets}
+[memory]
+modules = 12
+module_gib = 192
+channels = 12
+{memory}
+"""
+
+
+def changed(plan: Any, memory: str, key: str, *, sockets: int = 1, more: str = "") -> Any:
+    made = plan(BOX.format(memory=memory, sockets=sockets) + more)
+    return next((change for change in made.changes if change.key == key), None)
+
+
+@pytest.mark.parametrize(
+    ("memory", "mts", "words"),
+    [
+        ('type = "DDR5"\nmts = 3600\nrated_mts = 4800', 4800, "these modules at their rated 4,800 MT/s"),
+        ('type = "DDR5"\nmts = 3600', 4000, "modules that run at 4,000 MT/s"),
+        ('type = "DDR4"\nmts = 2666', 2933, "modules that run at 2,933 MT/s"),
+        ('type = "DDR4"\nmts = 3200', None, None),
+        ('type = "DDR4"\nmts = 3200\nrated_mts = 3200', None, None),
+        ("mts = 2666", 2933, "modules that run at 2,933 MT/s"),
+        ("mts = 4800", 5200, "modules that run at 5,200 MT/s"),
+        ("mts = 3200", None, None),
+        ('type = "LPDDR5X"\nmts = 8533', None, None),
+    ],
+)
+def test_faster_modules_are_of_the_same_type(plan: Any, memory: str, mts: Any, words: Any) -> None:
+    change = changed(plan, memory, "faster_dimms")
+    assert (change is None) is (mts is None)
+    if change is not None:
+        assert change.title.startswith(words)
+        assert change.after.decode.rate("dram").bytes_per_s == 12 * mts * 8e6
+
+
+def test_a_trunk_at_q8_0_that_is_larger_is_no_change(plan: Any) -> None:
+    model = """[model.stated]
+name = "m"
+source = "a GGUF"
+layers = 93
+experts = 896
+experts_per_token = 16
+[[model.stated.group]]
+name = "routed"
+role = "routed"
+gb = 500
+parameters_billion = 2722
+[[model.stated.group]]
+name = "trunk"
+role = "trunk"
+gb = {}
+parameters_billion = 55.57
+"""
+    memory = "mts = 4800"
+    assert changed(plan, memory, "trunk_q8_0", more=model.format(111)) is not None
+    assert changed(plan, memory, "trunk_q8_0", more=model.format(31)) is None
+    small = plan(BOX.format(memory=memory, sockets=1) + model.format(31))
+    assert [way.key for way in small.placements] == ["bf16_dram"]
+    assert "at Q8_0" not in plan_text.text(small)
+
+
+def test_a_second_socket_brings_its_own_persistent_memory(plan: Any) -> None:
+    more = '[[tier]]\nkind = "pmem"\nmodules = 8\nmodule_gib = 256\ngb_per_s = 64.8\n[placement]\nexperts = "pmem"\n'
+    more += '[[tier]]\nkind = "cxl"\ngib = 512\ngb_per_s = 30\n'
+    change = changed(plan, "mts = 3200", "second_socket", more=more)
+    assert change.title == "a second socket with as many modules and as much persistent memory"
+    after = change.after
+    assert after.decode.rate("pmem").bytes_per_s == 2 * 64.8e9
+    assert after.layout.tier("pmem").capacity == 16 * 256 * GIB
+    assert [extra.bytes for extra in after.system.extras if extra.kind == "cxl"] == [512 * GIB]
+
+
+def test_what_is_expected_of_four_sockets_was_not_tested(plan: Any) -> None:
+    basis = {
+        number: plan(BOX.format(memory="mts = 4800", sockets=number)).estimate.expected.basis
+        for number in (1, 2, 4)
+    }
+    assert "of which several sockets give the 0.725" in basis[4] and "not tested on 4 sockets" in basis[4]
+    assert "of which two sockets give 0.725" in basis[2] and "not tested" not in basis[1] + basis[2]
+
+
+def test_words_agree_in_number(plan: Any) -> None:
+    drives = plan(KEPT.format(gib=16, rate=1))
+    assert "NVMe drives take most of a token" in drives.limit_words
+    assert judged(drives, "published").text.startswith("decode rate of one sequence: 1 token/s (")
+    assert "1 token/s is more than without a hit" in said(drives, "published")

@@ -75,6 +75,17 @@ def test_enforce_says_no_and_not_known(capsys: pytest.CaptureFixture[str], tmp_p
     assert call("plan", str(SYSTEMS / "xeon8368-two-servers.toml"), "--enforce") == 1
     assert call("plan", SP3, "--enforce") == 3, "5 tokens/s lie between what is expected and the ceiling"
     assert call("plan", str(SYSTEMS / "residency-lab.toml"), "--enforce") == 0
+    hybrid = (SYSTEMS / "hybrid-8x96.toml").read_text()
+    asked = tmp_path / "asked.toml"
+    asked.write_text(hybrid)
+    assert call("plan", str(asked), "--enforce") == 3, "ceilings promise neither prefill nor loading"
+    lacking = [line for line in hybrid.splitlines() if not line.startswith(("ghz", "tflops", "gb_per_s = 7"))]
+    asked.write_text("\n".join(lacking) + "\n")
+    capsys.readouterr()
+    assert call("plan", str(asked), "--enforce") == 3
+    told = capsys.readouterr().out
+    assert "[undecided] the prefill ceiling is not known" in told
+    assert "[undecided] how long loading takes is not known" in told
     lazy = tmp_path / "unknown.toml"
     lazy.write_text('name = "x"\n[memory]\nmodules = 24\nmodule_gib = 128\n')
     assert call("plan", str(lazy), "--enforce", "--target", "hybrid") == 3
@@ -121,7 +132,7 @@ def test_a_model_that_is_none_is_one_line(
 
 def test_backtest_enforces_what_it_promises(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert call("backtest", "--enforce") == 0
-    assert "inside: 17 of 19" in capsys.readouterr().out
+    assert "inside: 19 of 23" in capsys.readouterr().out
     lines = SHIPPED.read_text().splitlines()
     (tmp_path / "none.csv").write_text(lines[0] + "\n")
     assert call("backtest", str(tmp_path / "none.csv"), "--enforce") == 3
@@ -199,3 +210,28 @@ def test_a_targets_trunk_holds_unless_the_file_states_another(
     box.write_text(box.read_text() + '[precision]\ntrunk = "native"\n')
     made = document(capsys, "plan", str(box), "--target", str(target))
     assert made["decode"]["bytes_per_token"]["dram"] == routed + 111_160_730_624 + state + cache
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["plan", "pipe"], "it is no regular file; give a TOML file"),
+        (["backtest", "pipe"], "it is no regular file; name a CSV file"),
+        (["backtest", "/dev/zero"], "it is no regular file; name a CSV file"),
+        (["bom", "verify", "pipe", "latest", "--store", "runs.sqlite"], "it is no regular file; name a lock"),
+    ],
+)
+def test_a_pipe_that_nobody_writes_holds_nothing_up(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any
+) -> None:
+    import os
+
+    from k3gate.store import open_store
+
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    with open_store("runs.sqlite"):
+        pass
+    assert call(*arguments) == 2
+    captured = capsys.readouterr()
+    assert told in captured.err and captured.err.count("\n") == 1

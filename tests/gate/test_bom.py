@@ -79,7 +79,12 @@ def test_what_was_ordered_and_is_there_is_the_same(bare_metal: Inventory) -> Non
         ({"part_number": "OTHER"}, "memory.part", "worse", "P1-DIMMC1 has OTHER, not M321R4GA3BB6-CQK"),
         ({"memory_type": "DDR4"}, "memory.type", "worse", "P1-DIMMC1 has DDR4"),
         ({"bytes": 0, "populated": False}, "memory.modules", "worse", "ordered are 16, there are 15"),
-        ({"bytes": 256 * GIB}, "memory.size", "better", None),
+        (
+            {"bytes": 256 * GIB},
+            "memory.size",
+            "worse",
+            "P1-DIMMC1 has 256 GiB, the others 128 GiB on 16 channels: channels hold unlike amounts",
+        ),
         ({"configured_mts": None}, "memory.speed", "not measured", "does not tell it of every module"),
     ],
 )
@@ -89,6 +94,48 @@ def test_one_module_that_differs_is_named(
     line = lines(ORDER, machine(bare_metal, dimm(10, **change)))[key]
     assert line.verdict == verdict
     assert told is None if line.reason is None else told in line.reason
+
+
+def test_more_memory_is_better_only_where_channels_stay_even(bare_metal: Inventory) -> None:
+    """A 17th module lies on a channel that another one has already; sizes in pairs leave all channels alike."""
+    larger = machine(bare_metal, *(dimm(number, bytes=256 * GIB) for number in range(16)))
+    assert lines(ORDER, larger)["memory.size"].verdict == "better"
+    more = machine(bare_metal)
+    extra = (*more.memory.dimms, dimm(16, locator="P1-DIMMA2"))
+    line = lines(ORDER, attrs.evolve(more, memory=attrs.evolve(more.memory, dimms=extra)))["memory.modules"]
+    assert line.verdict == "worse" and "17 modules on 16 channels" in line.reason
+    pairs = [
+        dimm(
+            number,
+            locator=f"P{number}",
+            socket=number // 16,
+            channel=str(number % 8),
+            bytes=(128, 256)[row] * GIB,
+        )
+        for number in range(16)
+        for row in (0, 1)
+    ]
+    even = attrs.evolve(more, memory=attrs.evolve(more.memory, dimms=tuple(pairs), channels=8))
+    found = lines(ORDER, even)
+    assert found["memory.modules"].verdict == found["memory.size"].verdict == "better"
+
+
+def test_every_line_that_an_order_states_is_checked_or_said_to_be_open(bare_metal: Inventory) -> None:
+    text = (
+        'name = "c"\n[cpu]\ncores = {}\n[memory]\nmodules = 16\nmodule_gib = 128\nslots = {}\nchannels = 3\n'
+    )
+    there = machine(bare_metal, slots=32)
+    found = lines(text.format(64, 99), there)
+    assert found["cpu.cores"].verdict == "worse" and found["cpu.cores"].title == "cores of a socket"
+    assert (
+        found["memory.slots"].verdict == "worse"
+        and "ordered are 99, there are 32" in found["memory.slots"].reason
+    )
+    assert found["memory.channels"].verdict == "not measured" and "follows from the sockets" in (
+        found["memory.channels"].reason
+    )
+    found = lines(text.format(32, 32), there)
+    assert found["cpu.cores"].verdict == found["memory.slots"].verdict == "same"
 
 
 def test_another_processor_is_worse_and_more_sockets_are_better(bare_metal: Inventory) -> None:
@@ -109,6 +156,15 @@ def test_another_processor_is_worse_and_more_sockets_are_better(bare_metal: Inve
         ("Gold 5118", "Intel(R) Xeon(R) Gold 5118 CPU @ 2.30GHz", True),
         ("RTX PRO 6000", "NVIDIA RTX PRO 6000 Max-Q", False),
         ("H200", "NVIDIA H200 SXM5 141GB", True),
+        ("H11DSi-NT", "Supermicro H11DSi-NT", True),
+        ("ProLiant DL385 Gen10 Plus v2", "HPE ProLiant DL385 Gen10 Plus v2", True),
+        ("Lenovo ThinkSystem SR665", "ThinkSystem SR665", True),
+        ("ROMED8-2T", "ASRockRack ROMED8-2T", True),
+        ("KRPA-U16 Series", "ASUSTeK COMPUTER INC. KRPA-U16 Series", True),
+        ("H11DSi-NT", "Supermicro H12DSi-NT6", False),
+        ("Intel Xeon 6 6980P", "Intel(R) Xeon(R) 6980P", True),
+        ("Tesla V100 32 GB", "Tesla V100-PCIE-32GB", True),
+        ("Tesla V100 16 GB", "Tesla V100-PCIE-32GB", False),
     ],
 )
 def test_names_of_processors_are_compared_without_marks(ordered: str, found: str, same: bool) -> None:
@@ -219,6 +275,8 @@ def test_an_altered_lock_is_refused(frozen: dict[str, Any], spoil: Any) -> None:
         {"a": {"bytes": 1, "type": 5}},
         {"a": {"bytes": 1, "configured_mts": []}},
         {"a": {"place": {}}},
+        {"a": {"bytes": 10**400}},
+        {"a": {"bytes": -5}},
     ],
 )
 def test_a_lock_with_parts_that_none_has_is_refused(frozen: dict[str, Any], dimms: Any) -> None:
@@ -227,6 +285,26 @@ def test_a_lock_with_parts_that_none_has_is_refused(frozen: dict[str, Any], dimm
 
     document = copy.deepcopy(frozen)
     document["parts"]["dimms"] = dimms
+    document["digest"] = digest({key: value for key, value in document.items() if key != "digest"})
+    with pytest.raises(UsageError, match=r"order\.lock holds parts that no lock has"):
+        lock.read(document, "order.lock")
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"board": {"a": 1}},
+        {"cpu": {"model": 5, "sockets": 2, "cores": 64}},
+        {"cpu": {"model": "x", "sockets": -2, "cores": 64}},
+        {"cpu": {"model": "x", "sockets": 2, "cores": 10**400}},
+        {"gpus": [5]},
+    ],
+)
+def test_parts_of_a_lock_are_texts_and_counts(frozen: dict[str, Any], part: dict[str, Any]) -> None:
+    from k3gate.documents import digest
+
+    document = copy.deepcopy(frozen)
+    document["parts"].update(part)
     document["digest"] = digest({key: value for key, value in document.items() if key != "digest"})
     with pytest.raises(UsageError, match=r"order\.lock holds parts that no lock has"):
         lock.read(document, "order.lock")

@@ -33,3 +33,21 @@ def test_a_run_of_the_machine_is_taken_for_its_reads(make_inventory: Any) -> Non
     described = system_file.read("name = 'box'\n[cpu]\nsockets = 2\ncores = 32\n", "box.toml")
     with pytest.raises(UsageError, match="run abc holds no sound read of the whole machine"):
         planning.measured(record, described)
+
+
+def test_what_could_not_be_compared_with_a_run_is_said_and_another_size_refused(make_inventory: Any) -> None:
+    """Without root no module is read: the kernel's own count still tells a machine of 2 TiB from one of 3."""
+    record = _record(make_inventory("bare_metal", memory={"total_bytes": 2**41 - 2**35, "dimms": None}))
+    text = "name = 'box'\n[cpu]\nsockets = 2\n[memory]\nmodules = {}\nmodule_gib = 128\nmts = 5600\nchannels = 8\n"
+    told = planning.uncompared(record, system_file.read(text.format(16), "box.toml"))
+    assert all(
+        line.startswith("not compared with run abc, which may be of another machine: ") for line in told
+    )
+    (modules,) = [line for line in told if "needs root" in line or "not read" in line]
+    for title in ("memory modules", "size of a module", "speed of memory"):
+        assert title in modules
+    assert any("processor (the file does not state it)" in line for line in told)
+    with pytest.raises(UsageError, match="memory 3,072 GiB, the run's 2,016 GiB"):
+        planning.measured(record, system_file.read(text.format(24), "box.toml"))
+    with pytest.raises(UsageError, match="holds no sound read"):
+        planning.measured(record, system_file.read(text.format(16), "box.toml"))
