@@ -84,6 +84,7 @@ class GemmComparison:
     unwritten: int
     worst: float
     error: float
+    drift: float
     first_row: int
     first_token: int
     @property

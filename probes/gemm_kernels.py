@@ -133,7 +133,12 @@ def recomputed(trial: Any, seed: int, rows: int = SAMPLED_ROWS) -> Proof:
 
 
 def _proof(name: str, found: Any) -> Proof:
-    if found.ok:
+    if found.drift > 1 and not found.wrong and not found.unwritten:
+        detail = (
+            f"{found.checked} outputs within their bounds and yet wrong: their errors are {found.drift:.3g} times what "
+            "rounding explains"
+        )
+    elif found.ok:
         detail = (
             f"{found.checked} outputs within {found.worst:.2g} of their bounds; "
             f"{100 * found.error:.2g} % from unrounded activations"

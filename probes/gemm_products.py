@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +23,7 @@ from k3gate.units import exact_bytes
 T = TypeVar("T")
 HEARTBEAT_SECONDS = 2.0
 PROVEN_WIDTH, PROVEN_INNER = 512, 256
-"""Of the expert that is proven: the same code at every size, and float64 takes its time."""
+"""Of the expert that is compared row by row with fresh operands; of a whole one, float64 computes a sample of rows."""
 
 
 @frozen
@@ -152,16 +153,19 @@ def _point(
     watch = pools.PinWatch(team)
     for trial in bench.trials:
         trial.use(kind, path)
+    # The very code, shapes, weights and threads that are timed next, at a sample of rows.
+    begun = time.monotonic()
+    _native.gemm_run_together(team, bench.of_thread, tokens, 1)
+    whole = _recomputed(context, bench, seed, "comparing whole products with float64")
+    context.setup(time.monotonic() - begun)
+    reference = _joined(reference, whole)
+    if reference.ok is not True:
+        yield from _withheld(context, declared, labels, [*proofs, reference])
+        return
     counted, samples = _timed(context, team, bench, tokens, watch, seconds)
     begun = time.monotonic()
-    rows = rows_checked(len(bench.of_thread))
-    checked = _patiently(
-        context,
-        "computing timed rows again",
-        [partial(gemm_kernels.recomputed, trial, seed, rows) for trial in bench.trials],
-    )
+    wrong = _recomputed(context, bench, seed + 1, "computing timed rows again")
     context.setup(time.monotonic() - begun)
-    wrong = next((one for one in checked if one.ok is not True), checked[0])
     all_ = [*proofs, reference, wrong, watch.proof()]
     if wrong.ok is not True:
         yield from _withheld(context, declared, labels, all_)
@@ -173,6 +177,27 @@ def _point(
     # The same regions, counted in operations: their time is booked once.
     flops = [SampleToken(one.value * counted, one.start_s, one.timed_seconds) for one in samples]
     yield context.metric(declared[1], flops, labels, all_, state, reason)
+
+
+def _recomputed(context: Context, bench: _Bench, seed: int, note: str) -> Proof:
+    """Of each thread's last output other random rows; the first proof that fails, else that of the first pool."""
+    rows = rows_checked(len(bench.of_thread))
+    checked = _patiently(
+        context,
+        note,
+        [
+            partial(gemm_kernels.recomputed, trial, seed + 1000 * number, rows)
+            for number, trial in enumerate(bench.trials)
+        ],
+    )
+    return next((one for one in checked if one.ok is not True), checked[0])
+
+
+def _joined(reference: Proof, whole: Proof) -> Proof:
+    """The proof on fresh operands, all rows of which are compared, and on those that are timed next."""
+    if whole.ok is True:
+        return Proof(reference.name, True, f"{reference.detail}; of the whole product, {whole.detail}")
+    return Proof(reference.name, whole.ok, f"of the whole product: {whole.detail}")
 
 
 def _prove(case: Case, variant: gemm_kernels.Variant, tokens: int, seed: int) -> Proof:
@@ -214,6 +239,11 @@ def _timed(
     while len(samples) < SAMPLES or spent + region.seconds <= seconds:
         region = run(calls)
         context.heartbeat("multiplying")
+        if region.seconds < SAMPLE_SECONDS:
+            # The warm-up was slower than what follows: more calls, and this one counts as warm-up too.
+            calls = max(calls + 1, math.ceil(calls * 1.2 * SAMPLE_SECONDS / region.seconds))
+            context.setup(region.seconds)
+            continue
         watch.see(region)
         size = sum(thread.bytes for thread in region.threads)
         samples.append(context.sample(size / region.seconds, region.seconds))

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from k3gate.errors import ProbeError
+from k3gate.errors import ProbeError, UsageError
 
 FOLDER_VARIABLE = "K3GATE_GGML"
 INSTALL = f"pip install llama-cpp-python, or {FOLDER_VARIABLE}=FOLDER with libggml-base.so and libggml-cpu.so"
@@ -37,16 +37,33 @@ class _Parameters(ctypes.Structure):
 
 
 def find() -> Path | None:
-    """The folder of the library; None where there is none."""
+    """The folder of the library; None where there is none.
+
+    `UsageError` where the variable names a folder without it.
+    """
     named = os.environ.get(FOLDER_VARIABLE)
-    candidates = [Path(named)] if named else []
+    if named:
+        folder = Path(named)
+        try:
+            if (folder / "libggml-cpu.so").is_file():
+                return folder
+            why = "there is no libggml-cpu.so"
+        except OSError as error:
+            why = error.strerror or str(error)
+        raise UsageError(
+            f"{FOLDER_VARIABLE}={named[:80]!r}: {why}: name the folder of ggml's libraries, or leave it empty"
+        )
     try:
         found = importlib.util.find_spec("llama_cpp")
     except (ImportError, ValueError):
         found = None
-    if found is not None and found.origin is not None:
-        candidates.append(Path(found.origin).parent / "lib")
-    return next((one for one in candidates if (one / "libggml-cpu.so").exists()), None)
+    if found is None or found.origin is None:
+        return None
+    folder = Path(found.origin).parent / "lib"
+    try:
+        return folder if (folder / "libggml-cpu.so").is_file() else None
+    except OSError:
+        return None
 
 
 class Library:

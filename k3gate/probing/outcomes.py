@@ -135,10 +135,12 @@ def _joined(known: Metric, new: Metric) -> Metric:
         )
         labels[_FOUND] = None
         proofs = join_proofs(proofs, (Proof(_FOUND, None, detail),))
+    # A round that withholds its figure, as what it computed was wrong, leaves none of the others standing.
+    withheld = any(one.state is State.FAILED and not one.samples for one in (known, new))
     return attrs.evolve(
         known,
         labels=labels,
-        samples=(*known.samples, *new.samples),
+        samples=() if withheld else (*known.samples, *new.samples),
         proofs=proofs,
         state=worse.state,
         reason=worse.reason,

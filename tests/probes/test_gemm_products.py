@@ -111,7 +111,9 @@ def test_real_tiles_give_the_bits_of_their_model(kind: str, path: str, activatio
 @pytest.mark.parametrize("activations", ["int8", "bf16"])
 def test_the_native_reference_agrees_with_numpy(kind: str, activations: str) -> None:
     operands = Operands(kind, 9, 288, 5)
-    found = np.frombuffer(_native.gemm_expect(kind, activations, *operands.arguments())).reshape(9, 5, 4)
+    found = np.frombuffer(_native.gemm_expect(kind, activations, *operands.arguments())).reshape(9, 5, 6)[
+        ..., :4
+    ]
     wanted = operands.used(activations) @ operands.weights.T
     exact = operands.used("bf16") @ operands.weights.T
     assert np.allclose(found[..., 0].T, wanted, rtol=1e-13, atol=1e-15)
@@ -130,7 +132,9 @@ def test_rounding_and_bounds_see_values_at_their_limits(activations: str) -> Non
     for kind, path, how in VARIANTS:
         if (kind, how) == ("int8", activations) and path in HERE:
             found = product(operands, kind, path)
-            expected = np.frombuffer(_native.gemm_expect(kind, how, *operands.arguments())).reshape(16, 4, 4)
+            expected = np.frombuffer(_native.gemm_expect(kind, how, *operands.arguments())).reshape(16, 4, 6)[
+                ..., :4
+            ]
             finite = np.abs(expected[..., 0]) < 3e38
             off = np.abs(found.T.astype(np.float64) - expected[..., 0])[finite] <= expected[..., 1][finite]
             assert off.all(), path

@@ -24,7 +24,7 @@ def test_a_right_kernel_is_proven(kind: str, path: str) -> None:
 
 
 @pytest.mark.parametrize("kind, path", VARIANTS)
-@pytest.mark.parametrize("fault", ["scale", "nibbles", "row"])
+@pytest.mark.parametrize("fault", ["scale", "nibbles", "row", "gain", "tail"])
 def test_a_planted_error_is_found(kind: str, path: str, fault: str) -> None:
     for seed in range(4):
         found = _native.gemm_prove(kind, path, 3, 48, 3584, 2, seed, fault)
@@ -35,7 +35,7 @@ def test_a_planted_error_is_found(kind: str, path: str, fault: str) -> None:
 @pytest.mark.parametrize("kind, path", VARIANTS)
 def test_a_whole_expert_is_proven_and_a_planted_error_found(kind: str, path: str) -> None:
     assert _native.gemm_prove_expert(kind, path, 2, 256, 128, 5).ok
-    for fault in ("scale", "nibbles", "row"):
+    for fault in ("scale", "nibbles", "row", "gain", "tail"):
         assert not _native.gemm_prove_expert(kind, path, 2, 256, 128, 5, fault).ok, fault
 
 
@@ -57,6 +57,41 @@ def test_timed_outputs_are_recomputed_and_one_wrong_row_is_found(kind: str, path
     assert (trial.check(64, 1).wrong, trial.check(1, 5).unwritten) == (1, 1)
     last.value = right
     assert trial.check(64, 1).ok
+
+
+@pytest.mark.parametrize("kind, path", VARIANTS)
+@pytest.mark.parametrize("depth", [3584, 12288])
+def test_right_kernels_lie_far_within_what_rounding_explains(kind: str, path: str, depth: int) -> None:
+    """A hundredth too large everywhere is within the bound of each output of BF16, and a thousand times beyond this."""
+    found = _native.gemm_prove(kind, path, 1, 48, depth, 2, 7)
+    assert found.ok and found.drift < 0.3
+    wrong = _native.gemm_prove(kind, path, 1, 48, depth, 2, 7, "gain")
+    assert not wrong.ok and wrong.drift > 100
+
+
+def test_threads_read_other_items_and_are_checked_at_other_rows() -> None:
+    """Two that read the same weights at once would share them in a cache."""
+    cpus = _native.allowed_cpus()[:2]
+    if len(cpus) < 2:
+        pytest.skip("needs two CPUs")
+    team = _native.Team(cpus)
+    trial = _native.GemmTrial("int8", "generic", False, 64, 64, 1 << 20, "small", 3)
+    trial.run(team, 1, 1)
+    outputs = [list((ctypes.c_float * 64).from_address(trial.output_address(n))) for n in range(2)]
+    assert sorted(outputs[0]) != sorted(outputs[1]) or outputs[0] != outputs[1]
+    large = _native.GemmTrial("int8", "generic", False, 4096, 64, 1 << 20, "small", 3)
+    large.run(team, 1, 1)
+    # One wrong output in each thread's buffer: in the same rows both would be found or neither.
+    seen = set()
+    for row in range(0, 4096, 16):
+        places = [ctypes.c_float.from_address(large.output_address(n) + 4 * row) for n in range(2)]
+        for number, place in enumerate(places):
+            right, place.value = place.value, place.value + 100
+            if not large.check(32, 5).ok:
+                seen.add((number, row))
+            place.value = right
+    rows = [{row for number, row in seen if number == n} for n in range(2)]
+    assert rows[0] != rows[1]
 
 
 def test_items_differ_so_that_a_wrong_one_is_found() -> None:

@@ -10,20 +10,26 @@ import attrs
 import pytest
 from fakes import FakeContext
 
-from k3gate.errors import NotPresentError, ProbeError
+from k3gate.errors import NotPresentError, ProbeError, UsageError
 from k3gate.probes import _native, gemm_peers, ggml
 from k3gate.probes.gemm import GemmProbe
 from k3gate.records import Inventory, NumaNode, Profile, State
 
-HERE = ggml.find()
+try:
+    HERE = ggml.find()
+except UsageError:
+    HERE = None
 
 
 def test_a_folder_without_the_library_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(ggml.importlib.util, "find_spec", lambda name: None)
     monkeypatch.delenv("K3GATE_GGML", raising=False)
     assert ggml.find() is None
+    for named in (str(tmp_path), "/nonexistent", "a" * 300):
+        monkeypatch.setenv("K3GATE_GGML", named)
+        with pytest.raises(UsageError, match=r"K3GATE_GGML=.*name the folder"):
+            ggml.find()
     monkeypatch.setenv("K3GATE_GGML", str(tmp_path))
-    assert ggml.find() is None
     (tmp_path / "libggml-cpu.so").write_bytes(b"no library")
     assert ggml.find() == tmp_path
 

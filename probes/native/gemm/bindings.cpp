@@ -128,7 +128,7 @@ nb::bytes expect(const std::string& format, const std::string& kind, const nb::b
                    kind == "int8" ? Activations::kInt8 : Activations::kBf16);
     all.insert(all.end(), some.begin(), some.end());
   }
-  static_assert(sizeof(Expected) == 4 * sizeof(double));
+  static_assert(sizeof(Expected) == 6 * sizeof(double));
   return nb::bytes(reinterpret_cast<const char*>(all.data()), all.size() * sizeof(Expected));
 }
 
@@ -283,6 +283,8 @@ void bind(nb::module_& m) {
       .def_ro("unwritten", &Comparison::unwritten)
       .def_ro("worst", &Comparison::worst, "The largest error in units of its bound.")
       .def_ro("error", &Comparison::error, "Root mean square against the unrounded product, relative to it.")
+      .def_ro("drift", &Comparison::drift,
+              "Root mean square of the errors in units of what rounding explains.")
       .def_ro("first_row", &Comparison::first_row)
       .def_ro("first_token", &Comparison::first_token)
       .def_prop_ro("ok", &Comparison::ok);

@@ -84,11 +84,30 @@ RowOf row_of(const OwnedSource& source) {
 
 }  // namespace
 
+namespace {
+
+std::vector<std::uint16_t> inputs_under(Fault fault, std::vector<std::uint16_t> activations,
+                                        std::size_t depth) {
+  if (fault == Fault::kTail) {
+    for (std::size_t end = depth; end <= activations.size(); end += depth)
+      activations[end - 1] = activations[end - 2] = 0;
+  }
+  return activations;
+}
+
+void enlarge(std::vector<float>& output) {
+  for (float& value : output) value *= 1.01F;
+}
+
+}  // namespace
+
 Fault fault_named(std::string_view name) {
   if (name.empty()) return Fault::kNone;
   if (name == "scale") return Fault::kScale;
   if (name == "nibbles") return Fault::kNibbles;
   if (name == "row") return Fault::kRow;
+  if (name == "gain") return Fault::kGain;
+  if (name == "tail") return Fault::kTail;
   throw std::invalid_argument("no such fault");
 }
 
@@ -105,8 +124,10 @@ Comparison prove(const Variant& variant, std::size_t tokens, std::size_t rows, s
   std::vector<float> output(tokens * rows, kPoison);
   Workspace workspace;
   workspace.reserve(tokens, depth);
-  variant.run({&packed.view, activations.data(), output.data(), tokens, &workspace});
+  const std::vector<std::uint16_t> used = inputs_under(fault, activations, depth);
+  variant.run({&packed.view, used.data(), output.data(), tokens, &workspace});
   if (fault == Fault::kRow) lose_row(output.data(), tokens, rows, dice);
+  if (fault == Fault::kGain) enlarge(output);
   return compare(row_of(source), sample_rows(rows, rows, seed), rows, activations.data(), tokens,
                  variant.activations, output.data());
 }
@@ -128,9 +149,11 @@ Comparison prove_expert(const Variant& variant, std::size_t tokens, std::size_t 
   workspace.reserve(tokens, width, inner);
   std::fill_n(workspace.gate_up(), tokens * 2 * inner, kPoison);
   std::fill_n(workspace.hidden(), tokens * inner, std::uint16_t{0x7fc0});
-  const ExpertCall call{&gate_up.view, &down.view, activations.data(), output.data(), tokens, &workspace};
-  run_expert(variant, call);
+  const std::vector<std::uint16_t> used = inputs_under(fault, activations, width);
+  run_expert(variant, {&gate_up.view, &down.view, used.data(), output.data(), tokens, &workspace});
   if (fault == Fault::kRow) lose_row(output.data(), tokens, width, dice);
+  if (fault == Fault::kGain) enlarge(output);
+  const ExpertCall call{&gate_up.view, &down.view, activations.data(), output.data(), tokens, &workspace};
   return compare_expert(row_of(first), row_of(second), 2 * inner + width, seed, variant, call);
 }
 

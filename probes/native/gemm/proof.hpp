@@ -16,9 +16,11 @@ enum class Fault {
   kScale,    // one scale of one row is twice what it should be (BF16: 32 weights of it are)
   kNibbles,  // the two codes of each byte of one row change places (INT8, BF16: two neighbours of one row)
   kRow,      // one row is never written
+  kGain,     // every output a hundredth too large
+  kTail,     // the last two columns of the depth left out
 };
 
-Fault fault_named(std::string_view name);  // "", "scale", "nibbles", "row"; throws std::invalid_argument
+Fault fault_named(std::string_view name);  // as above, "" for none; throws std::invalid_argument
 
 // Fresh weights and activations from `seed`, outputs filled with NaN, every row compared.
 // `spread`: as random_weights takes it; above 3, tiles are cut in segments.

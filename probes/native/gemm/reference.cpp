@@ -7,11 +7,13 @@
 #include <random>
 
 #include "rounding.hpp"
+#include "weights.hpp"
 
 namespace k3gate::gemm {
 namespace {
 
 constexpr double kUnit = 0x1p-24;
+constexpr double kDrift = 2 * kUnit;
 constexpr double kLeastNormal = 0x1p-126;
 
 // A token's activations as a variant uses them.
@@ -47,7 +49,10 @@ Expected expect(std::span<const double> weights, const Inputs& inputs, Activatio
   double weight_sum = 0;
   double input_sum = 0;
   double largest = 0;
+  double variance = 0;
   for (std::size_t k = 0; k < weights.size(); ++k) {
+    const double term = weights[k] * inputs.used[k];
+    variance += term * term;
     const double weight = std::fabs(weights[k]);
     value += weights[k] * inputs.used[k];
     unrounded += weights[k] * inputs.exact[k];
@@ -62,7 +67,8 @@ Expected expect(std::span<const double> weights, const Inputs& inputs, Activatio
       kind == Activations::kInt8 ? 0 : kLeastNormal * (weight_sum + (1 + largest) * (input_sum + 2 * depth));
   // The last is float32's own least step: an output may be denormal.
   const double bound = roundings * kUnit * terms + flushed + 0x1p-149;
-  return {value, bound, unrounded, weight_sum * inputs.step * (0.5 + 0x1p-16) + bound};
+  const double rounding = weight_sum * inputs.step * (0.5 + 0x1p-16) + bound;
+  return {value, bound, unrounded, rounding, variance, flushed + 0x1p-149};
 }
 
 }  // namespace
@@ -85,6 +91,8 @@ Comparison compare(const RowOf& row_of, std::span<const std::size_t> rows, std::
   std::vector<Inputs> inputs;
   double errors = 0;
   double squares = 0;
+  double drift = 0;
+  double explained = 0;
   for (const std::size_t row : rows) {
     const std::vector<double> weights = row_of(row);
     for (std::size_t token = inputs.size(); token < tokens; ++token)
@@ -106,10 +114,16 @@ Comparison compare(const RowOf& row_of, std::span<const std::size_t> rows, std::
       found.worst = ratio <= found.worst ? found.worst
                     : std::isnan(ratio)  ? std::numeric_limits<double>::infinity()
                                          : ratio;
+      drift += error * error;
+      explained += kDrift * kDrift * static_cast<double>(weights.size()) * wanted.variance +
+                   wanted.flushed * wanted.flushed;
       errors += unrounded * unrounded;
       squares += wanted.unrounded * wanted.unrounded;
     }
   }
+  // Infinity where an output is not a number, which no comparison with it may hide.
+  found.drift = std::isfinite(drift) ? std::sqrt(drift / explained) : std::numeric_limits<double>::infinity();
+  if (found.checked == 0) found.drift = 0;
   found.error = squares > 0 ? std::sqrt(errors / squares) : 0;
   return found;
 }
@@ -124,6 +138,7 @@ void merge(Comparison& to, const Comparison& other) {
   to.unwritten += other.unwritten;
   to.worst = std::max(to.worst, other.worst);
   to.error = std::max(to.error, other.error);
+  to.drift = std::max(to.drift, other.drift);
 }
 
 std::vector<std::size_t> sample_rows(std::size_t rows, std::size_t count, std::uint64_t seed) {
@@ -132,6 +147,13 @@ std::vector<std::size_t> sample_rows(std::size_t rows, std::size_t count, std::u
   std::vector<std::size_t> chosen;
   std::mt19937_64 dice(seed);
   std::sample(all.begin(), all.end(), std::back_inserter(chosen), count, dice);
+  // Where code differs at the edges.
+  if (chosen.size() > 1 && chosen.size() < rows && rows > 2 * kTileRows) {
+    chosen.front() = dice() % kTileRows;
+    chosen.back() = rows - 1 - dice() % kTileRows;
+    std::sort(chosen.begin(), chosen.end());
+    chosen.erase(std::unique(chosen.begin(), chosen.end()), chosen.end());
+  }
   return chosen;
 }
 

@@ -26,6 +26,8 @@ struct Expected {
   double unrounded;  // of the BF16 activations, whatever the variant
   double
       rounding;  // how far rounding the activations may take `value` from it: sum of |weight| x max|x| / 254
+  double variance;  // of a sum of such terms with random signs
+  double flushed;   // what flushing denormals takes at most
 };
 
 // One row of weights against all tokens. `activations`: BF16 [tokens, weights.size()].
@@ -38,10 +40,14 @@ struct Comparison {
   std::size_t unwritten = 0;  // outputs that are not a number, among all
   double worst = 0;  // the largest error in units of its bound; infinity where an output is not a number
   double error = 0;  // root mean square against the unrounded product, relative to it
+  // Root mean square of the errors in units of what rounding explains: 2 u sqrt(depth) times the root mean
+  // square that sums of such terms have. Rounding errors add up as a random walk, far below `bound`, and what
+  // is wrong a little everywhere stays within each bound.
+  double drift = 0;
   std::size_t first_row = 0;  // where the first wrong one is
   std::size_t first_token = 0;
 
-  bool ok() const { return checked > 0 && wrong == 0 && unwritten == 0; }
+  bool ok() const { return checked > 0 && wrong == 0 && unwritten == 0 && drift <= 1; }
 };
 
 // Adds what another comparison found.
@@ -54,7 +60,8 @@ Comparison compare(const RowOf& row_of, std::span<const std::size_t> rows, std::
                    const std::uint16_t* activations, std::size_t tokens, Activations kind,
                    const float* output);
 
-// `count` different row numbers below `rows`, or all of them.
+// `count` different row numbers below `rows`, or all of them; of two and more one lies in the first tile and
+// one in the last.
 std::vector<std::size_t> sample_rows(std::size_t rows, std::size_t count, std::uint64_t seed);
 
 }  // namespace k3gate::gemm

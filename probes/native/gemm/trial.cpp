@@ -177,6 +177,7 @@ Region Trial::run_together(Team& team, const std::vector<Trial*>& trial_of_threa
 Comparison Trial::check(std::size_t sampled, std::uint64_t seed) const {
   Comparison found;
   for (const Thread& thread : threads_) {
+    ++seed;  // other rows of each thread's output
     const Item& item = items_[thread.last];
     const auto row_of = [&item](std::size_t matrix) {
       return [&packed = item.packed[matrix]](std::size_t row) { return unpack_row(packed, row); };
