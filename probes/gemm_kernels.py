@@ -21,7 +21,6 @@ from k3gate.probes import _native
 from k3gate.probes.sharing import ISA_VARIABLE
 from k3gate.records import Proof, State
 
-MOST_TOKENS = 512
 ROWS_OF_PROOF = 80
 """Five tiles of 16 rows: every row of them is compared."""
 SAMPLED_ROWS = 64
@@ -101,11 +100,6 @@ def fastest_expected(some: Sequence[Variant], kind: str, tokens: int) -> Variant
     return next(
         (one for one in fitting if tokens >= TILE_TOKENS or not one.path.startswith("amx")), fitting[0]
     )
-
-
-def flops(tokens: int, rows: int, depth: int) -> int:
-    """Of one product: a multiplication and an addition are two."""
-    return 2 * tokens * rows * depth
 
 
 def prove(variant: Variant, tokens: int, depth: int = 3584, seed: int = 1, fault: str = "") -> Proof:

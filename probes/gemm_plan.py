@@ -19,16 +19,14 @@ from k3gate.probing.contract import Planned
 from k3gate.records import Case, Inventory, LeftOut, Profile, Scalar, State
 from k3gate.units import count, cpu_list
 
-SHARE = 0.25
-"""Of a profile's seconds, beside what the memory probe takes."""
+MOST_CALL_SECONDS = 0.3
+"""A product that takes a thread longer is left out: plain code would take minutes for many tokens."""
 TOKENS = (1, 2, 4, 8, 16, 64, 256)
 SHORT_TOKENS = (1, 4, 16, 64, 256)
 FEW_TOKENS = (1, 16, 256)
 """For the matrices that tell little beyond those before them."""
 ENDS = (1, 256)
 """Where a kernel is bound by memory, and where by arithmetic."""
-PLAIN_ENDS = (1, 16)
-"""The same for code without vectors, which takes seconds for more."""
 MOST_BYTES = 24e6
 """Of a matrix, a thread works on so much at a time at most, as where engines share its rows out."""
 PACKED = 1.05
@@ -142,7 +140,7 @@ class _Planner(Layout):
             return Planned((), (LeftOut(self.probe, "*", reason),))
         tokens = TOKENS if self.long else SHORT_TOKENS
         core = [specs[0] | {"bytes": self._core_bytes(readers[0][0]), "touch": readers[0][:1]}]
-        found = [self._expert("machine", specs, readers, tokens)]
+        found = self._expert("machine", specs, readers, tokens)
         found += self._peaks(readers)
         for shape in SHAPES:
             for kind in shape.formats:
@@ -152,7 +150,7 @@ class _Planner(Layout):
         if self.peer:
             found += self._beside(core, readers[0][0])
         if self.long:
-            found.append(self._expert("core", core, [readers[0][:1]], tokens))
+            found += self._expert("core", core, [readers[0][:1]], tokens)
             found += self._by_path(core, readers[0][0])
         else:
             reason = "a short profile multiplies two of K3's matrices; --profile standard takes all of them"
@@ -168,11 +166,10 @@ class _Planner(Layout):
 
     def _expert(
         self, scope: str, specs: Sequence[Spec], readers: Sequence[Sequence[int]], tokens: Sequence[int]
-    ) -> Case:
+    ) -> list[Case]:
         """The whole block of routed experts: gate, up, SiTU, down."""
         shape = Shape("expert", "whole routed experts", k3.EXPERT_INTERMEDIATE, k3.EXPERT_WIDTH, ("mxfp4",))
-        paths = self._paths("mxfp4", tokens)
-        return self._case(f"expert.{scope}", f"expert.{scope}", scope, shape, "mxfp4", specs, readers, paths)
+        return self._cases(f"expert.{scope}", scope, shape, "mxfp4", specs, readers, tokens)
 
     def _product(
         self,
@@ -184,17 +181,65 @@ class _Planner(Layout):
         tokens: Sequence[int],
     ) -> list[Case]:
         name = f"product.{shape.key}.{kind}.{scope}"
-        return [self._case(name, name, scope, shape, kind, specs, readers, self._paths(kind, tokens))]
+        return self._cases(name, scope, shape, kind, specs, readers, tokens)
+
+    def _cases(
+        self,
+        name: str,
+        scope: str,
+        shape: Shape,
+        kind: str,
+        specs: Sequence[Spec],
+        readers: Sequence[Sequence[int]],
+        tokens: Sequence[int],
+    ) -> list[Case]:
+        """A case for each path that is taken, the one of the fewest tokens by the bare name."""
+        by_path: dict[str, list[int]] = {}
+        for count_, path in self._paths(kind, tokens).items():
+            by_path.setdefault(path, []).append(count_)
+        found = []
+        for number, (path, some) in enumerate(by_path.items()):
+            full = f"{name}.{path}" if number else name
+            kept = self._affordable(full, shape, kind, path, some)
+            if kept:
+                paths = dict.fromkeys(kept, path)
+                found.append(self._case(full, full, scope, shape, kind, specs, readers, paths))
+        return found
+
+    def _affordable(self, name: str, shape: Shape, kind: str, path: str, tokens: Sequence[int]) -> list[int]:
+        """Of these numbers of tokens those that a thread multiplies in a fraction of a second, and one in any case."""
+        weights = _weights_of(shape, kind)
+        kept = [
+            each
+            for each in tokens
+            if each == 1 or _call_seconds(weights, kind, path, each) <= MOST_CALL_SECONDS
+        ]
+        dropped = [each for each in tokens if each not in kept]
+        if dropped:
+            some = ", ".join(map(str, dropped))
+            reason = f"with {some} tokens a call by {path} takes a thread more than {MOST_CALL_SECONDS:g} s"
+            self.left_out.append(LeftOut(self.probe, f"{name} with {some} tokens", reason))
+        return kept
 
     def _beside(self, core: Sequence[Spec], cpu: int) -> list[Case]:
         """ggml's product of a matrix by one thread, and ours beside it."""
         found = []
         for kind in ("mxfp4", "bf16") if self.long else ("mxfp4",):
-            [ours] = self._product("core", SHAPES[0], kind, core, [[cpu]], FEW_TOKENS)
-            parameters = {**ours.parameters, "kind": "peer", "paths": ["generic"] * len(FEW_TOKENS)}
+            all_ours = self._product("core", SHAPES[0], kind, core, [[cpu]], FEW_TOKENS)
+            ours = all_ours[0]
+            tokens = list(FEW_TOKENS)
+            parameters = {
+                **ours.parameters,
+                "kind": "peer",
+                "tokens": tokens,
+                "paths": ["generic"] * len(tokens),
+            }
             title = f"CPU {cpu} multiplies {SHAPES[0].title}, {kind.upper()}, by ggml's own code"
             name = f"peer.ggml.{kind}"
-            found += [ours, attrs.evolve(ours, name=name, group=name, title=title, parameters=parameters)]
+            found += [
+                *all_ours,
+                attrs.evolve(ours, name=name, group=name, title=title, parameters=parameters),
+            ]
         return found
 
     def _paths(self, kind: str, tokens: Sequence[int]) -> dict[int, str]:
@@ -212,7 +257,12 @@ class _Planner(Layout):
                 variant.format,
                 specs,
                 [[cpu]],
-                dict.fromkeys(PLAIN_ENDS if variant.path == "generic" else ENDS, variant.path),
+                dict.fromkeys(
+                    self._affordable(
+                        f"isa.{variant.format}.{variant.path}", shape, variant.format, variant.path, ENDS
+                    ),
+                    variant.path,
+                ),
             )
             for variant in self.variants
             if variant.path != "generic" or variant.format == "mxfp4"
@@ -232,7 +282,7 @@ class _Planner(Layout):
         cpus = [cpu for each in readers for cpu in each]
         expert = shape.key == "expert"
         rows = shape.rows if expert else shape.item_rows(kind)
-        item = (3 if expert else 1) * rows * shape.depth * BYTES_OF_WEIGHT[kind]
+        item = _weights_of(shape, kind) * BYTES_OF_WEIGHT[kind]
         specs = [self._holding(spec, len(own) * item) for spec, own in zip(specs, readers, strict=True)]
         total, reserved = sizes(specs)
         labels = self._labels(scope, specs, cpus) | {
@@ -369,12 +419,24 @@ class _Planner(Layout):
         rates = dict.fromkeys(FLOP_RATES, PEER_FLOP_RATE) if kind == "peer" else FLOP_RATES
         for tokens, path in zip(parameters["tokens"], parameters["paths"], strict=True):
             weights = matrices * parameters["rows"] * depth
-            size = weights * BYTES_OF_WEIGHT[str(case.labels["format"])]
-            call = max(size / READ_RATE, 2 * weights * tokens / rates[path])
+            call = _call_seconds(weights, str(case.labels["format"]), path, tokens, rates)
             setup += PROOF_SECONDS + 2 * call
             setup += CHECK_SECONDS * threads * tokens * depth * rows_checked(threads) / 64
             timed += max(self.goal, SAMPLES * max(SAMPLE_SECONDS, call))
         return setup, timed
+
+
+def _weights_of(shape: Shape, kind: str) -> int:
+    """Of what a thread multiplies at a time."""
+    if shape.key == "expert":
+        return 3 * shape.rows * shape.depth
+    return shape.item_rows(kind) * shape.depth
+
+
+def _call_seconds(
+    weights: int, kind: str, path: str, tokens: int, rates: Mapping[str, float] = FLOP_RATES
+) -> float:
+    return max(weights * BYTES_OF_WEIGHT[kind] / READ_RATE, 2 * weights * tokens / rates[path])
 
 
 def rows_checked(threads: int) -> int:

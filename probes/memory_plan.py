@@ -23,7 +23,7 @@ from k3gate.records import Case, Inventory, LeftOut, NumaNode, Profile
 from k3gate.topology import nodes_of_packages
 
 SHARE = 0.6
-"""Of a profile's seconds, for what is timed here; the kernels take what `gemm_plan.SHARE` says."""
+"""Of a profile's seconds, for what is timed here; products take some of the rest."""
 OF_OWN_MEMORY = (
     "read.core",
     "read.4k",

@@ -61,9 +61,9 @@ def test_a_short_profile_is_thinned_and_says_so(make_inventory: Any) -> None:
     planned = plan_of(make_inventory("bare_metal"))
     products = {name for name in named(planned) if not name.startswith("peak.")}
     assert products == {
-        "expert.machine",
-        "product.expert_up.mxfp4.machine",
-        "product.attention_in.bf16.machine",
+        *("expert.machine", "expert.machine.amx_int8"),
+        *("product.expert_up.mxfp4.machine", "product.expert_up.mxfp4.machine.amx_int8"),
+        *("product.attention_in.bf16.machine", "product.attention_in.bf16.machine.amx_bf16"),
     }
     assert {one.case for one in planned.left_out} == {"product.*", "isa.*"}
     # All cores at once only where the products of the run are.
@@ -87,7 +87,7 @@ def test_a_short_profile_is_thinned_and_says_so(make_inventory: Any) -> None:
 def test_a_long_profile_takes_every_matrix_and_every_instruction_set(make_inventory: Any) -> None:
     planned = plan_of(make_inventory("bare_metal"), STANDARD)
     cases = named(planned)
-    assert not planned.left_out
+    assert {one.case.split(" with")[0] for one in planned.left_out} == {"isa.mxfp4.generic"}
     for shape in SHAPES:
         for kind in shape.formats:
             assert f"product.{shape.key}.{kind}.machine" in cases
@@ -95,7 +95,11 @@ def test_a_long_profile_takes_every_matrix_and_every_instruction_set(make_invent
     one = cases["isa.mxfp4.avx2"]
     assert (one.labels["threads"], one.parameters["paths"]) == (1, ["avx2", "avx2"])
     assert one.parameters["tokens"] == [1, 256]
-    assert cases["expert.machine"].parameters["tokens"] == [1, 2, 4, 8, 16, 64, 256]
+    tokens = [
+        *cases["expert.machine"].parameters["tokens"],
+        *cases["expert.machine.amx_int8"].parameters["tokens"],
+    ]
+    assert tokens == [1, 2, 4, 8, 16, 64, 256]
 
 
 @pytest.mark.case("ISA-01")
@@ -109,11 +113,24 @@ def test_isa_01_each_path_has_a_process_of_its_own(make_inventory: Any) -> None:
 
 
 def test_tiles_are_taken_from_sixteen_tokens_on(make_inventory: Any) -> None:
-    case = named(plan_of(make_inventory("bare_metal")))["expert.machine"]
-    chosen = dict(zip(case.parameters["tokens"], case.parameters["paths"], strict=True))
-    assert chosen == {1: "avx512_vnni", 4: "avx512_vnni", 16: "amx_int8", 64: "amx_int8", 256: "amx_int8"}
-    trunk = named(plan_of(make_inventory("bare_metal")))["product.attention_in.bf16.machine"]
-    assert trunk.parameters["paths"] == ["avx512_bf16"] * 2 + ["amx_bf16"] * 3
+    cases = named(plan_of(make_inventory("bare_metal")))
+    assert cases["expert.machine"].parameters["tokens"] == [1, 4]
+    assert set(cases["expert.machine"].parameters["paths"]) == {"avx512_vnni"}
+    assert cases["expert.machine.amx_int8"].parameters["tokens"] == [16, 64, 256]
+    assert set(cases["product.attention_in.bf16.machine"].parameters["paths"]) == {"avx512_bf16"}
+    tiles = cases["product.attention_in.bf16.machine.amx_bf16"]
+    assert tiles.parameters["paths"] == ["amx_bf16"] * 3
+    assert tiles.group != cases["product.attention_in.bf16.machine"].group
+
+
+def test_plain_code_takes_few_tokens_and_says_so(make_inventory: Any) -> None:
+    """On a CPU without vectors of ours all fits the profile, the experts of one token before all else."""
+    lacking = dict.fromkeys(PATHS[:-1], State.NOT_PRESENT)
+    planned = plan_of(make_inventory("bare_metal"), lacking=lacking)
+    assert planned.cases[0].name == "expert.machine" and planned.cases[0].parameters["tokens"] == [1, 4]
+    told = {one.case: one.reason for one in planned.left_out}
+    assert "more than 0.3 s" in told["expert.machine with 16, 64, 256 tokens"]
+    assert sum(case.seconds * case.rounds for case in planned.cases) < 0.35 * QUICK.seconds
 
 
 @pytest.mark.case("ISA-03")
@@ -133,7 +150,9 @@ def test_where_ggml_is_installed_its_product_stands_beside_ours(make_inventory: 
     assert not any("peer" in name for name in named(plan_of(make_inventory("bare_metal"), STANDARD)))
     cases = named(plan_of(make_inventory("bare_metal"), peer=True))
     theirs, ours = cases["peer.ggml.mxfp4"], cases["product.expert_up.mxfp4.core"]
-    assert theirs.parameters["tokens"] == ours.parameters["tokens"] == [1, 16, 256]
+    tiles = cases["product.expert_up.mxfp4.core.amx_int8"]
+    assert theirs.parameters["tokens"] == [1, 16, 256]
+    assert [*ours.parameters["tokens"], *tiles.parameters["tokens"]] == [1, 16, 256]
     assert theirs.labels == ours.labels and theirs.group != ours.group
     assert theirs.labels["threads"] == 1 and theirs.parameters["pools"] == ours.parameters["pools"]
     assert "peer.ggml.bf16" in named(plan_of(make_inventory("bare_metal"), STANDARD, peer=True))

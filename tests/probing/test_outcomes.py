@@ -118,6 +118,17 @@ def test_a_failed_proof_fails_the_metric_though_its_samples_agree() -> None:
     assert outcome.reason == "memory.bandwidth.read: proof placement failed: 3 of 8 pages on node 1"
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 1, 0)])
+def test_a_figure_that_one_round_withholds_is_nowhere_left(order: tuple[int, ...]) -> None:
+    """What a wrong kernel reached in other rounds is no speed."""
+    wrong = Proof("timed_output", False, "3 of 80 outputs beyond their bounds")
+    withheld = metric(order[0], state=State.FAILED, reason="withheld: timed_output", proofs=(wrong,))
+    rounds = {order[0]: withheld, **{n: metric(n, 100.0, 101.0) for n in order[1:]}}
+    [found] = merged(*(rounds[n] for n in range(3))).metrics
+    assert (found.samples, found.median, found.interval) == ((), None, None)
+    assert found.state is State.FAILED and "timed_output" in (found.reason or "")
+
+
 def test_a_probes_own_verdict_outlives_the_derived_ones() -> None:
     short = metric(0, 100, state=State.UNSTABLE, reason="the timed region lasted 0.2 ms")
     first = merged(short)

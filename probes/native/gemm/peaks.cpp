@@ -5,9 +5,6 @@
 
 #include "tiles.hpp"
 
-#if defined(__x86_64__)
-#endif
-
 namespace k3gate::gemm {
 namespace {
 
