@@ -8,12 +8,12 @@ import attrs
 from markupsafe import Markup
 
 from k3gate import metrics, units
-from k3gate.analysis.kernels import Point, Product, Roofs, products, roofs, turning
+from k3gate.analysis.kernels import Point, Product, Roofs, products, roofs, tokens_of, turning, usable
 from k3gate.records import Metric, Outcome, RunRecord, State
 from k3gate.reports import charts, words
 from k3gate.reports.evidence import Index, Link, SampleRow
 from k3gate.reports.figures import BarRow, Figure
-from k3gate.reports.readings import doubted, ends, proof_line, usable
+from k3gate.reports.readings import doubted, ends, proof_line
 from k3gate.units import NBSP
 
 HEIGHT, FLOOR, TOP = 332, 296, 12
@@ -41,6 +41,8 @@ _PATHS = {
 _CYCLES = {"amx_int8": 16, "amx_bf16": 16}
 """Of a tile product in its unit (Intel, optimization reference manual)."""
 _NEAR = 0.12
+_LEAST, _MOST = 1e-4, 1e4
+"""Instructions a cycle beyond which no core has any."""
 
 
 def lacking(record: RunRecord) -> str | None:
@@ -277,7 +279,7 @@ def beside(record: RunRecord, index: Index, number: int) -> Figure | None:
     pairs = [
         (row, point)
         for row in theirs
-        if (point := ours.get((str(row.metric.labels.get("format")), _tokens(row.metric)))) is not None
+        if (point := ours.get((str(row.metric.labels.get("format")), tokens_of(row.metric)))) is not None
     ]
     if not pairs:
         return None
@@ -314,7 +316,7 @@ def beside(record: RunRecord, index: Index, number: int) -> Figure | None:
         number=number,
         title=doubted(
             f"With one token {engine} has {words.share(share, 2)} of what this core can do"
-            if _tokens(first.metric) == 1
+            if point.tokens == 1
             else f"{engine} beside k3gate's own products",
             [row for row, _ in pairs],
         ),
@@ -326,11 +328,6 @@ def beside(record: RunRecord, index: Index, number: int) -> Figure | None:
         head=("Weights, tokens", "Both", "Ours, GB/s", "Theirs, GB/s", "Theirs of ours", "State"),
         bars=tuple(bars),
     )
-
-
-def _tokens(metric: Metric) -> int:
-    tokens = metric.labels.get("tokens")
-    return tokens if isinstance(tokens, int) else 0
 
 
 # --- by instruction set ----------------------------------------------------------------------------------
@@ -400,7 +397,7 @@ def _isa_row(row: SampleRow, place: charts.Scale, record: RunRecord, index: Inde
         figures=(
             words.value(value, "FLOP/s"),
             _per_cycle(beside.get(metrics.KERNEL_PER_CYCLE.name), path),
-            words.value(clock.median, "Hz") if clock else "unknown",
+            words.value(clock.median, "Hz") if clock and usable(clock) else "unknown",
             words.value(ends_[0].weights.median, "B/s") if ends_ else "–",
             f"{words.value(ends_[-1].flops.median, 'FLOP/s')} ({ends_[-1].tokens})" if ends_ else "–",
         ),
@@ -416,7 +413,7 @@ def _of_its_product(path: str, kind: str) -> bool:
 
 def _per_cycle(metric: Metric | None, path: str) -> str:
     """ "1.98 of 2": beside the whole number of units, where it is near one."""
-    if metric is None or metric.median is None:
+    if metric is None or metric.median is None or not _LEAST < metric.median < _MOST:
         return "unknown"
     value = metric.median * _CYCLES.get(path, 1)
     whole = max(1, round(value))

@@ -13,6 +13,9 @@ from k3gate.probing.outcomes import evidence
 from k3gate.records import Metric, Outcome, RunRecord, State
 
 _USABLE = (State.OK, State.UNSTABLE)
+_MOST_TOKENS = 512
+_LEAST_RATE, _MOST_RATE = 1.0, 1e20
+"""B/s and FLOP/s beyond which no machine of today measures: such a figure is read as if it were not there."""
 
 
 @frozen
@@ -55,8 +58,18 @@ class Roofs:
 
 
 def usable(metric: Metric) -> bool:
-    """Whether a figure can be shown."""
-    return metric.state in _USABLE and metric.median is not None and metric.median > 0
+    """Whether a rate can be shown: it was measured, and some machine could have it."""
+    return (
+        metric.state in _USABLE and metric.median is not None and _LEAST_RATE <= metric.median <= _MOST_RATE
+    )
+
+
+def tokens_of(metric: Metric) -> int | None:
+    """How many tokens a product had; None where its label is no such number."""
+    tokens = metric.labels.get("tokens")
+    if isinstance(tokens, bool) or not isinstance(tokens, int):
+        return None
+    return tokens if 1 <= tokens <= _MOST_TOKENS else None
 
 
 def roofs(record: RunRecord, scope: str = "machine") -> Roofs:
@@ -83,8 +96,8 @@ def products(record: RunRecord, scope: str = "machine") -> tuple[Product, ...]:
         weights: dict[int, Metric] = {}
         flops: dict[int, Metric] = {}
         for metric in evidence(outcome):
-            tokens = metric.labels.get("tokens")
-            if not isinstance(tokens, int) or metric.labels.get("scope") != scope or not usable(metric):
+            tokens = tokens_of(metric)
+            if tokens is None or metric.labels.get("scope") != scope or not usable(metric):
                 continue
             if metric.name in (KERNEL_EXPERT.name, KERNEL_WEIGHTS.name):
                 weights[tokens] = metric

@@ -8,6 +8,7 @@ import attrs
 import pytest
 
 from k3gate import metrics
+from k3gate.analysis.kernels import Roofs, products, roofs
 from k3gate.records import LeftOut, Metric, Outcome, Sample, State
 
 SHAPE = {"scope": "machine", "format": "mxfp4", "activations": "int8", "placement": "spread", "threads": 64}
@@ -57,6 +58,24 @@ def read_rate(sheet: Any) -> float:
         for metric in outcome.metrics
         if metric.name == "memory.bandwidth.read" and metric.labels.get("scope") == "machine"
     )
+
+
+def bare(sheet: Any) -> Any:
+    """The record without what was multiplied."""
+    outcomes = tuple(one for one in sheet.record.outcomes if one.probe != "gemm")
+    return attrs.evolve(sheet.record, outcomes=outcomes)
+
+
+def whole_of(sheet: Any, names: Any, value: float) -> Any:
+    """The sheet with this median in all metrics of these names."""
+
+    def change(metric: Metric) -> Metric:
+        return attrs.evolve(metric, median=value) if metric.name in names else metric
+
+    outcomes = tuple(
+        attrs.evolve(one, metrics=tuple(map(change, one.metrics))) for one in sheet.record.outcomes
+    )
+    return attrs.evolve(sheet, record=attrs.evolve(sheet.record, outcomes=outcomes))
 
 
 def seen_of(page: str, anchor: str, tree: Any) -> str:
@@ -149,6 +168,59 @@ def test_a_library_of_a_runtime_stands_beside_ours_and_on_the_ladder(bare_metal:
 def test_a_cycle_of_tiles_is_told_in_sixteen(bare_metal: Any, tree: Any) -> None:
     made = with_outcomes(bare_metal(), peak("amx_int8", "int8", 5.9e12, "core", cycle=0.99 / 16))
     assert "0.990 of 1 in 16" in seen_of(made.page(), "fig-isa", tree)
+
+
+@pytest.mark.parametrize("tokens", [0, -1, 10**400, 513, True, None, "many"])
+def test_a_product_of_a_number_of_tokens_that_none_has_is_not_drawn(
+    sheet: Any, tree: Any, tokens: Any
+) -> None:
+    odd = product("expert", (16, read_rate(sheet)))
+    odd = attrs.evolve(
+        odd,
+        metrics=tuple(attrs.evolve(one, labels={**one.labels, "tokens": tokens}) for one in odd.metrics),
+    )
+    labels = {**odd.metrics[0].labels, "scope": "core", "engine": "ggml"}
+    peer = Outcome(
+        "gemm", "peer", State.OK, None, 1.0, 3, (), (figure("kernel.peer.weight_rate", 1e9, labels),)
+    )
+    assert products(with_outcomes(sheet, odd).record) == products(sheet.record)
+    seen = seen_of(with_outcomes(sheet, odd, peer).page(), "fig-crossing", tree)
+    assert "An expert turns from memory to arithmetic at about 16 tokens" in seen
+    assert "fig-crossing" not in with_outcomes(attrs.evolve(sheet, record=bare(sheet)), odd).page()
+
+
+@pytest.mark.parametrize("value", [1e-300, 1e-320, 0.5, 1e21, 1e308, 10**21])
+def test_a_rate_that_no_machine_has_is_as_if_not_measured(sheet: Any, tree: Any, value: float) -> None:
+    """Of each figure in turn, and of all of them at once."""
+    whole = with_outcomes(
+        sheet,
+        peak("avx2", "int8", 1e12, "core"),
+        product("expert_up", (1, 2e10), (256, 1e9), scope="isa", path="avx2"),
+        product("expert_up", (1, 2e10), (256, 1e9), scope="core"),
+    )
+    names = {one.name for outcome in whole.record.outcomes for one in outcome.metrics}
+    for bad in ({name} for name in names if name.startswith(("kernel.", "cpu.clock"))):
+        whole_of(whole, bad, value).page()
+    changed = whole_of(whole, names, value)
+    assert products(changed.record) == ()
+    assert roofs(changed.record) == Roofs(None, {})
+    kernels = whole_of(whole, {name for name in names if name.startswith("kernel.")}, value)
+    assert "fig-roofline" not in kernels.page()
+    few = whole_of(whole, {"kernel.peak.per_cycle"}, value)
+    wanted = "0.500" if value == 0.5 else "unknown"
+    assert f"AVX2 on INT8 1.00 TFLOP/s {wanted} 3.00 GHz" in seen_of(few.page(), "fig-isa", tree)
+    clock = whole_of(whole, {"cpu.clock.achieved"}, value)
+    assert "AVX2 on INT8 1.00 TFLOP/s 1.98 of 2 unknown" in seen_of(clock.page(), "fig-isa", tree)
+
+
+@pytest.mark.parametrize("value", [1.0, 1e20])
+def test_the_least_and_the_greatest_rates_are_drawn(sheet: Any, value: float) -> None:
+    names = ("kernel.expert.rate", "kernel.product.flops", "kernel.peak.flops")
+    for bad in names:
+        changed = whole_of(sheet, {bad}, value)
+        assert products(changed.record)
+        page = changed.page()
+        assert "fig-roofline" in page and "fig-crossing" in page
 
 
 def test_a_run_without_products_says_why_and_one_of_old_says_nothing(bare_metal: Any, tree: Any) -> None:
