@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from k3gate import metrics
-from k3gate.analysis.kernels import Roofs, products, roofs
+from k3gate.analysis.kernels import Roofs, products, roofs, turning
 from k3gate.records import LeftOut, Metric, Outcome, Sample, State
 
 SHAPE = {"scope": "machine", "format": "mxfp4", "activations": "int8", "placement": "spread", "threads": 64}
@@ -221,6 +221,71 @@ def test_the_least_and_the_greatest_rates_are_drawn(sheet: Any, value: float) ->
         assert products(changed.record)
         page = changed.page()
         assert "fig-roofline" in page and "fig-crossing" in page
+
+
+def test_cases_of_one_matrix_by_instruction_set_are_one_product(sheet: Any, tree: Any) -> None:
+    """One case for vectors, one for tiles: one curve, the first figure of a number of tokens, all cases' doubts."""
+    read = read_rate(sheet)
+    tiles = product("expert", (256, 0.03 * read), (64, 0.01 * read), (2, 0.8 * read), state=State.UNSTABLE)
+    tiles = attrs.evolve(tiles, case="expert.machine.amx_int8")
+    made = with_outcomes(sheet, tiles)
+    expert = next(one for one in products(made.record) if one.shape == "expert")
+    assert [point.tokens for point in expert.points] == [1, 2, 4, 16, 64, 256]
+    assert expert.points[4].weights.median == 0.125 * read
+    assert expert.outcome.case == "expert.machine"
+    assert [one.case for one in expert.outcomes] == ["expert.machine", "expert.machine.amx_int8"]
+    page = made.page()
+    assert "at about 16 tokens (unstable)" in seen_of(page, "fig-crossing", tree)
+    assert "of the arithmetic (unstable)" in seen_of(page, "fig-roofline", tree)
+
+
+def test_instruction_sets_timed_for_themselves_stay_apart(sheet: Any) -> None:
+    both = (
+        product("expert_up", (1, 2e10), scope="isa", path="avx2"),
+        product("expert_up", (1, 3e10), scope="isa", path="avx512"),
+    )
+    found = products(with_outcomes(sheet, *both).record, "isa")
+    assert [one.points[0].weights.labels["path"] for one in found] == ["avx2", "avx512"]
+
+
+def test_the_dotted_line_meets_the_drawn_lines(bare_metal: Any) -> None:
+    """Shares 0.9 and 0.1 at 1 token, 0.1 and 0.3 at 16: straight lines meet at 0.8 of the way, at 16**0.8."""
+    made = bare_metal()
+    read = read_rate(made)
+    ops = 2 * 16 / (17 / 32) * 0.1 * read / 0.3
+    rows = product("expert", (1, 0.9 * read), (16, 0.1 * read)).metrics
+    first = attrs.evolve(rows[1], median=0.1 * ops)
+    expert = attrs.evolve(product("expert", (1, 1.0)), metrics=(rows[0], first, *rows[2:]))
+    made = with_outcomes(made, expert, peak("amx_int8", "int8", ops))
+    tokens, told = turning(products(made.record)[0].points, roofs(made.record))
+    assert tokens == pytest.approx(16**0.8)
+    assert told == "at about 9"
+
+
+def test_more_than_the_read_rate_is_laid_to_the_read_rate(bare_metal: Any, tree: Any) -> None:
+    made = bare_metal()
+    told = "loads alone were measured too low here, since a product cannot exceed memory"
+    for share, said in ((1.2, True), (0.9, False)):
+        expert = product("expert", (1, share * read_rate(made)))
+        page = with_outcomes(made, expert, peak("amx_int8", "int8", 1e15)).page()
+        assert ("120 % of the read rate" in tree(page).text) is said
+        for anchor in ("fig-roofline", "fig-crossing"):
+            assert (told in seen_of(page, anchor, tree)) is said
+
+
+@pytest.mark.parametrize(
+    ("path", "cycle", "told"),
+    [
+        ("amx_int8", 0.46 / 16, "0.460 of 1 in 16"),
+        ("amx_bf16", 1.5 / 16, "1.50 of 2 in 16"),
+        ("avx2", 1.5, "1.50 3.00"),
+    ],
+)
+def test_tiles_are_told_in_sixteen_cycles_also_far_from_a_whole(
+    bare_metal: Any, tree: Any, path: str, cycle: float, told: str
+) -> None:
+    made = with_outcomes(bare_metal(), peak(path, "int8", 1e12, "core", cycle=cycle))
+    assert told in seen_of(made.page(), "fig-isa", tree)
 
 
 def test_a_run_without_products_says_why_and_one_of_old_says_nothing(bare_metal: Any, tree: Any) -> None:
