@@ -45,7 +45,10 @@ def render(comparison: Comparison) -> str:
         "comparison": comparison,
         "sides": sides,
         "heading": heading(comparison),
-        "rows": [_row(item, place, marks) for item in comparison.metrics],
+        "rows": [
+            _row(item, told, place, marks)
+            for item, told in zip(comparison.metrics, words.apart_in_both(comparison.metrics), strict=True)
+        ],
         "axis": _axis_cell(place, marks),
         "settings": [d for d in comparison.differences if d.setting],
         "parts": [d for d in comparison.differences if not d.setting],
@@ -149,7 +152,7 @@ def _axis_cell(place: charts.Scale, marks: Sequence[float]) -> Markup:
     return charts.cell(parts)
 
 
-def _row(item: MetricComparison, place: charts.Scale, marks: Sequence[float]) -> RatioRow:
+def _row(item: MetricComparison, told: str, place: charts.Scale, marks: Sequence[float]) -> RatioRow:
     parts = [charts.vertical(place(m), 0, "100%", "one" if m == 1 else "g") for m in marks]
     drawn = _drawn(item)
     if drawn is not None:
@@ -159,8 +162,8 @@ def _row(item: MetricComparison, place: charts.Scale, marks: Sequence[float]) ->
         parts.append(charts.dot(place(ratio), "50%", "f-data", 4.6))
     note = "less is better; drawn as A ÷ B" if item.better is Better.LOWER else ""
     return RatioRow(
-        title=words.capital(words.reading(item.labels) or item.title),
-        what=item.title,
+        title=words.capital(words.reading(item.labels) or item.title + told),
+        what=item.title + told,
         case=f"{item.probe}/{item.case}",
         note=note,
         chart=charts.cell(parts),

@@ -8,12 +8,12 @@ import attrs
 from markupsafe import Markup
 
 from k3gate import metrics, units
-from k3gate.analysis.kernels import Point, Product, Roofs, products, roofs, turning
+from k3gate.analysis.kernels import Point, Product, Roofs, products, roofs, tokens_of, turning, usable
 from k3gate.records import Metric, Outcome, RunRecord, State
 from k3gate.reports import charts, words
 from k3gate.reports.evidence import Index, Link, SampleRow
 from k3gate.reports.figures import BarRow, Figure
-from k3gate.reports.readings import doubted, ends, proof_line, usable
+from k3gate.reports.readings import doubted, ends, proof_line
 from k3gate.units import NBSP
 
 HEIGHT, FLOOR, TOP = 332, 296, 12
@@ -41,6 +41,8 @@ _PATHS = {
 _CYCLES = {"amx_int8": 16, "amx_bf16": 16}
 """Of a tile product in its unit (Intel, optimization reference manual)."""
 _NEAR = 0.12
+_LEAST, _MOST = 1e-4, 1e4
+"""Instructions a cycle beyond which no core has any."""
 
 
 def lacking(record: RunRecord) -> str | None:
@@ -59,9 +61,7 @@ def roofline(record: RunRecord, index: Index, number: int) -> Figure | None:
     drawn = [one for one in found if one.shape in ("expert", "attention_in") and one.format != "int8"]
     if not drawn or not limits.read or not limits.peaks:
         return None
-    rows = [
-        row for row in _rows(index, metrics.KERNEL_FLOPS) if row.outcome in [one.outcome for one in drawn]
-    ]
+    rows = _rows_of(index, drawn)
     first = drawn[0].points[0]
     memory = (first.weights.median or 0.0) / limits.read
     arithmetic = (first.flops.median or 0.0) / (limits.peak(first) or 1.0)
@@ -78,7 +78,7 @@ def roofline(record: RunRecord, index: Index, number: int) -> Figure | None:
         title=doubted(title, rows),
         subtitle="Operations a second of all cores, both axes logarithmic. Discs: whole experts; rings: BF16 trunk; "
         "numbers: tokens of a matrix. Lines: the measured read rate, and arithmetic on registers alone",
-        source=f"A point on a line uses all that the machine gives. {proof_line(rows)}",
+        source=f"A point on a line uses all that the machine gives.{_beyond(drawn, limits)} {proof_line(rows)}",
         links=ends(rows),
         plot=_roofline_plot(drawn, limits),
         head=("Roof", "", "Rate", "By", "State"),
@@ -173,7 +173,7 @@ def crossing(record: RunRecord, index: Index, number: int) -> Figure | None:
         return None
     expert = next((one for one in found if one.shape == "expert"), found[0])
     tokens, told = turning(expert.points, limits)
-    rows = [row for row in _rows(index, metrics.KERNEL_FLOPS) if row.outcome is expert.outcome]
+    rows = _rows_of(index, [expert])
     what = "An expert" if expert.shape == "expert" else "A product"
     title = (
         f"{what} turns from memory to arithmetic {told} tokens"
@@ -191,8 +191,8 @@ def crossing(record: RunRecord, index: Index, number: int) -> Figure | None:
         subtitle=f"{_TITLES.get(expert.shape, expert.shape)}, {expert.format.upper()}, all cores. Blue: weights a "
         "second as a share of the read rate; brown: operations a second as a share of arithmetic on registers; the "
         "table says the same of each product",
-        source=f"Where the lines cross, memory and arithmetic are used alike: with fewer tokens memory limits. "
-        f"{proof_line(rows)}",
+        source=f"Where the lines cross, memory and arithmetic are used alike: with fewer tokens memory limits."
+        f"{_beyond(found, limits)} {proof_line(rows)}",
         links=ends(rows),
         plot=_crossing_plot(expert, limits, tokens),
         head=(
@@ -212,6 +212,16 @@ def crossing(record: RunRecord, index: Index, number: int) -> Figure | None:
 def _shares(point: Point, limits: Roofs) -> tuple[float, float]:
     memory = (point.weights.median or 0.0) / (limits.read or 1.0)
     return memory, (point.flops.median or 0.0) / (limits.peak(point) or 1.0)
+
+
+def _beyond(found: Sequence[Product], limits: Roofs) -> str:
+    """What a share of more than the whole read rate means; empty where there is none."""
+    if all(_shares(point, limits)[0] <= 1 for one in found for point in one.points):
+        return ""
+    return (
+        f" More than 100{NBSP}% of the read rate: loads alone were measured too low here, since a product cannot "
+        "exceed memory."
+    )
 
 
 def _crossing_plot(one: Product, limits: Roofs, tokens: float | None) -> Markup:
@@ -277,7 +287,7 @@ def beside(record: RunRecord, index: Index, number: int) -> Figure | None:
     pairs = [
         (row, point)
         for row in theirs
-        if (point := ours.get((str(row.metric.labels.get("format")), _tokens(row.metric)))) is not None
+        if (point := ours.get((str(row.metric.labels.get("format")), tokens_of(row.metric)))) is not None
     ]
     if not pairs:
         return None
@@ -314,7 +324,7 @@ def beside(record: RunRecord, index: Index, number: int) -> Figure | None:
         number=number,
         title=doubted(
             f"With one token {engine} has {words.share(share, 2)} of what this core can do"
-            if _tokens(first.metric) == 1
+            if point.tokens == 1
             else f"{engine} beside k3gate's own products",
             [row for row, _ in pairs],
         ),
@@ -326,11 +336,6 @@ def beside(record: RunRecord, index: Index, number: int) -> Figure | None:
         head=("Weights, tokens", "Both", "Ours, GB/s", "Theirs, GB/s", "Theirs of ours", "State"),
         bars=tuple(bars),
     )
-
-
-def _tokens(metric: Metric) -> int:
-    tokens = metric.labels.get("tokens")
-    return tokens if isinstance(tokens, int) else 0
 
 
 # --- by instruction set ----------------------------------------------------------------------------------
@@ -400,7 +405,7 @@ def _isa_row(row: SampleRow, place: charts.Scale, record: RunRecord, index: Inde
         figures=(
             words.value(value, "FLOP/s"),
             _per_cycle(beside.get(metrics.KERNEL_PER_CYCLE.name), path),
-            words.value(clock.median, "Hz") if clock else "unknown",
+            words.value(clock.median, "Hz") if clock and usable(clock) else "unknown",
             words.value(ends_[0].weights.median, "B/s") if ends_ else "–",
             f"{words.value(ends_[-1].flops.median, 'FLOP/s')} ({ends_[-1].tokens})" if ends_ else "–",
         ),
@@ -415,12 +420,12 @@ def _of_its_product(path: str, kind: str) -> bool:
 
 
 def _per_cycle(metric: Metric | None, path: str) -> str:
-    """ "1.98 of 2": beside the whole number of units, where it is near one."""
-    if metric is None or metric.median is None:
+    """ "1.98 of 2": beside the whole number of units, where it is near one; of tiles always, in 16 cycles."""
+    if metric is None or metric.median is None or not _LEAST < metric.median < _MOST:
         return "unknown"
     value = metric.median * _CYCLES.get(path, 1)
     whole = max(1, round(value))
-    if abs(value - whole) > _NEAR * whole:
+    if path not in _CYCLES and abs(value - whole) > _NEAR * whole:
         return f"{units.significant(metric.median)}"
     return f"{units.significant(value)} of {whole}" + (f" in {_CYCLES[path]}" if path in _CYCLES else "")
 
@@ -441,3 +446,11 @@ def _absent_row(path: str, outcomes: Sequence[Outcome], index: Index) -> BarRow:
 
 def _rows(index: Index, declaration: object) -> list[SampleRow]:
     return [row for row in index.samples if row.metric.name == getattr(declaration, "name", None)]
+
+
+def _rows_of(index: Index, found: Sequence[Product]) -> list[SampleRow]:
+    """Rows of operations a second of all cases of these products."""
+    own = [outcome for one in found for outcome in one.outcomes]
+    return [
+        row for row in _rows(index, metrics.KERNEL_FLOPS) if any(row.outcome is outcome for outcome in own)
+    ]

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from k3gate import units
-from k3gate.records import Bound, Interval, State, Verdict
+from k3gate.records import Bound, Interval, Labels, State, Verdict
 from k3gate.units import NBSP
+
+if TYPE_CHECKING:
+    from k3gate.analysis.comparison import MetricComparison
 
 capital = units.capital
 
@@ -187,6 +191,54 @@ def label(key: str, content: object) -> str:
 def labels(content: Mapping[str, object]) -> str:
     """All labels of a metric in one line."""
     return "; ".join(label(key, item) for key, item in content.items())
+
+
+def telling(alike: Iterable[Mapping[str, object]]) -> list[str]:
+    """The labels that tell figures of one name apart, in order."""
+    every = list(alike)
+    return [
+        key
+        for key in sorted({key for one in every for key in one})
+        if len({one.get(key) for one in every}) > 1
+    ]
+
+
+def apart(key: str, content: object) -> str:
+    """A label beside the name of a metric: "path avx512_vnni", "tokens 1", "pool 2 MiB"."""
+    return f"{key.removesuffix('_bytes').replace('_', ' ')} {size(content) if key.endswith('_bytes') else content}"
+
+
+def apart_in_both(metrics: Sequence[MetricComparison]) -> list[str]:
+    """For each metric of two runs, which figure of its case it is: ", path avx512_vnni, tokens 1"; often empty.
+
+    A label by which the runs differ is told of both: "path avx512_vnni in A, path amx_int8 in B".
+    """
+    sides: dict[tuple[str, str, str], tuple[list[Labels], list[Labels]]] = {}
+    for item in metrics:
+        both = sides.setdefault((item.probe, item.case, item.name), ([], []))
+        for own, metric in zip(both, (item.a, item.b), strict=True):
+            if metric is not None:
+                own.append(metric.labels)
+    keys_of = {name: {key for own in both for key in telling(own)} for name, both in sides.items()}
+    found = []
+    for item in metrics:
+        keys = set(keys_of[item.probe, item.case, item.name])
+        if (
+            item.a is not None
+            and item.b is not None
+            and item.a.labels.get("path") != item.b.labels.get("path")
+        ):
+            keys.add("path")
+        found.append("".join(f", {_apart_in_both(item, key)}" for key in sorted(keys)))
+    return found
+
+
+def _apart_in_both(item: MetricComparison, key: str) -> str:
+    if item.a is not None and item.b is not None:
+        one, other = (metric.labels.get(key) for metric in (item.a, item.b))
+        if one != other:
+            return f"{apart(key, one)} in A, {apart(key, other)} in B"
+    return apart(key, item.labels.get(key))
 
 
 def reading(labels_: Mapping[str, object]) -> str | None:

@@ -50,7 +50,8 @@ def command(
 def _print(comparison: object) -> None:
     from k3gate.analysis.comparison import Comparison
     from k3gate.cli.printing import say, table, wrapped
-    from k3gate.units import quantity, significant
+    from k3gate.reports import words
+    from k3gate.units import NBSP, quantity, significant
 
     assert isinstance(comparison, Comparison)
     for letter, side in zip("AB", comparison.sides, strict=True):
@@ -76,14 +77,15 @@ def _print(comparison: object) -> None:
         say("The machines do not differ in anything that was read.")
     say()
     rows = []
-    for m in comparison.metrics:
+    apart = [told.replace(NBSP, " ") for told in words.apart_in_both(comparison.metrics)]
+    for m, told in zip(comparison.metrics, apart, strict=True):
         interval = (
             f"{significant(m.interval[0])} to {significant(m.interval[1])}" if m.interval else "unknown"
         )
         rows.append(
             (
                 f"{m.probe}/{m.case}",
-                m.name,
+                m.name + told,
                 quantity(m.a.median if m.a else None, m.unit),
                 quantity(m.b.median if m.b else None, m.unit),
                 significant(m.ratio) if m.ratio is not None else "unknown",
@@ -92,9 +94,9 @@ def _print(comparison: object) -> None:
             )
         )
     say(table(("case", "metric", "A", "B", "B / A", "99 % interval", "B is"), rows))
-    for m in comparison.metrics:
+    for m, told in zip(comparison.metrics, apart, strict=True):
         if m.reason:
-            say(wrapped(f"{m.case} {m.name.rsplit('.', 1)[-1]}: {m.reason}", 2))
+            say(wrapped(f"{m.case} {m.name.rsplit('.', 1)[-1]}{told}: {m.reason}", 2))
     say()
     say(wrapped(comparison.sentence, 0))
 

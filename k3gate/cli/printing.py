@@ -153,13 +153,10 @@ def _told_apart(metric: Metric, outcome: Outcome) -> str:
     if meanwhile is not None:
         who = "read meanwhile" if pair == UNDER_LOAD.name else "for a load meanwhile"
         parts.append(f"{quantity(meanwhile.median, meanwhile.unit)} {who}")
-    for key in sorted({key for one in alike for key in one.labels}):
+    for key in words.telling(one.labels for one in alike):
         # A delay is a setting of the loaders: what they reached stands for it.
-        if key == "delay" or len({one.labels.get(key) for one in alike}) < 2:
-            continue
-        name = key.removesuffix("_bytes").replace("_", " ")
-        told = words.size(labels.get(key)).replace(NBSP, " ") if key.endswith("_bytes") else labels.get(key)
-        parts.append(f"{name} {told}")
+        if key != "delay":
+            parts.append(words.apart(key, labels.get(key)).replace(NBSP, " "))
     counted, bus = (labels.get(f"{kind}_bytes_per_word") for kind in ("counted", "bus"))
     if isinstance(counted, int) and isinstance(bus, int) and metric.median and 0 < counted != bus:
         parts.append(f"counted; {quantity(metric.median * bus / counted, metric.unit)} on the bus, modelled")

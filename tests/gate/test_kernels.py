@@ -53,6 +53,57 @@ def test_one_wrong_product_fails_whatever_the_others_say(
 
 
 @pytest.mark.parametrize(
+    "proofs",
+    [
+        BOTH[:1],
+        BOTH[1:],
+        (BOTH[0], BOTH[0]),
+        (),
+        (BOTH[0], Proof("timed_output", None, "not looked at")),
+        (Proof("kernel_reference", None, "not looked at"), BOTH[1]),
+    ],
+)
+def test_one_figure_without_both_proofs_leaves_it_unproven_and_is_named(
+    check: Any, make_record: Any, build: Any, proofs: tuple[Proof, ...]
+) -> None:
+    sound = (product(build, 4e11), product(build, 5e11, kind="bf16"))
+    bare = product(build, 4e11, tokens=64, proofs=(*build.PROOFS, *proofs))
+    found = check(make_record((*build.sound(), *sound, bare)), "quantization.kernel_reference")
+    assert found.verdict is Verdict.UNPROVEN
+    assert "1 figure without both proofs" in found.reason
+    assert "expert.mxfp4.64 with 64 tokens" in found.reason
+    assert found.evidence == ("gemm/expert.mxfp4.64#kernel.expert.rate",)
+
+
+def test_of_many_figures_without_proofs_four_are_named(check: Any, make_record: Any, build: Any) -> None:
+    bare = [product(build, 4e11, tokens=tokens, proofs=build.PROOFS) for tokens in (1, 4, 16, 64, 256)]
+    found = check(make_record((*build.sound(), *bare)), "quantization.kernel_reference")
+    assert "5 figures" in found.reason
+    assert "expert.mxfp4.1 with 1 token," in found.reason
+    assert found.reason.endswith("expert.mxfp4.64 with 64 tokens and 1 more.")
+
+
+def test_a_figure_of_an_odd_number_of_tokens_proves_nothing(check: Any, make_record: Any, build: Any) -> None:
+    odd = product(build, 4e11, tokens=10**400)
+    found = check(
+        make_record((*build.sound(), attrs.evolve(odd, case="expert"))), "quantization.kernel_reference"
+    )
+    assert found.verdict is Verdict.UNPROVEN
+    assert "expert with an unknown number of tokens" in found.reason
+
+
+def test_a_pass_names_the_numbers_of_tokens_that_were_proven(
+    check: Any, make_record: Any, build: Any
+) -> None:
+    counts = (64, 1, 256, 4, 16)
+    alike = [product(build, 4e11, kind=kind, tokens=n) for kind in ("mxfp4", "bf16") for n in counts]
+    told = check(make_record((*build.sound(), *alike)), "quantization.kernel_reference").reason
+    assert "Products of MXFP4 and BF16 weights with 1, 4, 16, 64 and 256 tokens agreed" in told
+    told = check(make_record((*build.sound(), *alike[:6])), "quantization.kernel_reference").reason
+    assert "MXFP4 weights with 1, 4, 16, 64 and 256 tokens and of BF16 weights with 64 tokens agreed" in told
+
+
+@pytest.mark.parametrize(
     ("share", "verdict"), [(0.9, Verdict.PASS), (0.5, Verdict.FAIL), (0.7, Verdict.UNPROVEN)]
 )
 def test_the_expert_kernel_is_held_against_the_read_rate(

@@ -12,6 +12,47 @@ from k3gate.records import Better
 from k3gate.reports import comparison
 
 
+def experts(record: Any, *points: tuple[int, str]) -> Any:
+    """`record` with an expert's rates of these (tokens, path)."""
+    rows = tuple(
+        attrs.evolve(
+            record.outcomes[0].metrics[0],
+            name="kernel.expert.rate",
+            labels={"scope": "machine", "format": "mxfp4", "tokens": tokens, "path": path},
+        )
+        for tokens, path in points
+    )
+    more = attrs.evolve(record.outcomes[0], probe="gemm", case="expert.machine", metrics=rows)
+    return attrs.evolve(record, outcomes=(*record.outcomes, more))
+
+
+def test_figures_of_one_case_are_told_apart_on_the_page_and_in_text(
+    bare_metal: Any, tree: Any, capsys: Any
+) -> None:
+    from k3gate.cli.diff import _print
+
+    a = experts(bare_metal().record, (1, "avx512_vnni"), (16, "avx512_vnni"))
+    b = experts(other(bare_metal()), (1, "avx512_vnni"), (16, "amx_int8"))
+    found = compare(a, b)
+    seen = tree(comparison.render(found)).text
+    _print(found)
+    printed = capsys.readouterr().out
+    for name, text in (("Whole expert", seen), ("kernel.expert.rate", printed)):
+        rest = text.split(name, 1)[1] if name in text else text
+        assert ", path avx512_vnni, tokens 1 " in rest
+        assert ", path avx512_vnni in A, path amx_int8 in B, tokens 16 " in rest
+    assert "memory.bandwidth.read " in printed, "one figure of a case needs no more words"
+
+
+def test_another_path_of_an_only_figure_is_told_too(bare_metal: Any, tree: Any) -> None:
+    a = experts(bare_metal().record, (1, "avx512_vnni"))
+    b = experts(other(bare_metal()), (1, "avx2"))
+    seen = tree(comparison.render(compare(a, b))).text
+    assert ", path avx512_vnni in A, path avx2 in B" in seen
+    assert "tokens 1" not in seen
+    assert "path" not in tree(comparison.render(compare(a, a))).text.split("Metric by metric")[1]
+
+
 def scaled(record: Any, prefix: str, factor: float) -> Any:
     """`record` with the metrics of some cases multiplied."""
 
