@@ -278,7 +278,7 @@ def _crossing_row(one: Product, limits: Roofs, place: charts.Scale, index: Index
 def beside(record: RunRecord, index: Index, number: int) -> Figure | None:
     """Our product of a matrix and that of another library, one core each; None where no such library was there."""
     theirs = [row for row in _rows(index, metrics.KERNEL_PEER) if usable(row.metric)]
-    ours = {
+    ours: dict[tuple[str, int | None], Point] = {
         (one.format, point.tokens): point
         for one in products(record, "core")
         if one.shape == "expert_up"
