@@ -30,7 +30,8 @@ def scale(low: float, high: float, *, log: bool = False, start: float = 0.0, end
 
 def ticks(high: float, wanted: int = 4) -> list[float]:
     """Round values from 0 to at least `high`."""
-    if not high > 0:
+    # What no quantity of a machine is (a stranger's bundle may say anything) gets an axis all the same.
+    if not 1e-30 < high < 1e30:
         return [0.0, 1.0]
     raw = high / wanted
     power = 10.0 ** math.floor(math.log10(raw))

@@ -45,6 +45,8 @@ from k3gate.reports.readings import (
 from k3gate.units import NBSP
 
 MOST_ROWS = 48
+_WIDEST = 2.0
+"""Of the scatter that is drawn to scale, as a share of the median."""
 _RATES = (
     *("fig-numa", "fig-rates", "fig-pages", "fig-sweep", "fig-experts", "fig-stores"),
     *("fig-roofline", "fig-isa"),
@@ -189,7 +191,8 @@ class Measurements:
                 "scatter most; the others stand under Samples."
             )
         reach = max(max(spread(row.metric), half_width(row.metric)) for row in rows)
-        reach = max(0.01, reach * 1.08)
+        # What a stranger's bundle says may be a median that its samples never had: held at the edges.
+        reach = min(_WIDEST, max(0.01, reach * 1.08))
         place = charts.scale(1 - reach, 1 + reach, start=2, end=98)
         step = round_step(reach)
         marks = [n * step for n in range(-int(reach / step), int(reach / step) + 1)]

@@ -117,3 +117,23 @@ def test_rep_01_markup_in_a_comparison_is_text(bare_metal: Any, tree: Any, paylo
     hostile = tree(comparison.render(both(payload)))
     assert shape(hostile) == shape(tree(comparison.render(both("x" * len(payload)))))
     assert payload in "".join(hostile.pieces)
+
+
+@pytest.mark.parametrize("median", [1.0, 1e-300, 1e-320, 1e300])
+def test_a_median_that_its_samples_never_had_makes_a_page_too(bare_metal: Any, median: float) -> None:
+    """A bundle of a stranger may say so; the scatter of its rounds is then held at the edges of the figure."""
+    sheet = bare_metal()
+    outcomes = tuple(
+        attrs.evolve(
+            outcome,
+            metrics=tuple(
+                attrs.evolve(one, median=median) if one.name == "memory.bandwidth.read" else one
+                for one in outcome.metrics
+            ),
+        )
+        for outcome in sheet.record.outcomes
+    )
+    record = attrs.evolve(sheet.record, outcomes=outcomes)
+    text = attrs.evolve(sheet, record=record).page()
+    assert text.count("<line") < 20_000
+    assert 'id="fig-rounds"' in text
