@@ -76,7 +76,12 @@ def test_what_k3gate_did_not_make_is_not_replaced(cli, selftest: str, tmp_path: 
 
 @pytest.mark.parametrize(
     "command",
-    [("report", "-o"), ("host", "-o"), ("host", "--json", "-o"), ("run", "--probe", "selftest", "--report")],
+    [
+        ("report", "-o"),
+        ("host", "-o"),
+        pytest.param(("host", "--json", "-o"), marks=pytest.mark.long),
+        pytest.param(("run", "--probe", "selftest", "--report"), marks=pytest.mark.long),
+    ],
 )
 def test_what_k3gate_made_and_what_is_empty_is_replaced(
     cli, selftest: str, tmp_path: Path, command: tuple[str, ...]

@@ -15,6 +15,11 @@ import pytest
 STEPS = ["checkpoint", "runtime", "quantization", "prototype", "correctness", "roofline", "bom"]
 
 
+def some_long(*values: object) -> list[object]:
+    """Parameters that only the long tests take: one or two of their kind run always."""
+    return [pytest.param(value, marks=pytest.mark.long) for value in values]
+
+
 def test_a_run_is_measured_stored_judged_and_shown(cli, tmp_path: Path) -> None:
     done = cli("run", "--probe", "selftest", "--report", "r.html")
     assert done.code == 0, done.err
@@ -112,7 +117,7 @@ def test_export_and_import_carry_the_whole_run(cli, selftest: str, tmp_path: Pat
 
 
 @pytest.mark.case("STO-05")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, *some_long(signal.SIGTERM, signal.SIGHUP)])
 def test_an_interrupt_keeps_what_was_measured_and_resume_goes_on_sto_05(
     cli, tmp_path: Path, number: int
 ) -> None:
@@ -253,7 +258,7 @@ def test_the_parent_killed_at_20_random_moments_loses_nothing_sto_05(cli, tmp_pa
     assert {run["status"] for run in cli("runs", "--json").json()["runs"]} == {"complete"}
 
 
-@pytest.mark.parametrize("kind", ["kill", "sigill", "crash", "exit", "exception"])
+@pytest.mark.parametrize("kind", ["kill", "sigill", *some_long("crash", "exit", "exception")])
 def test_a_worker_that_dies_costs_its_case_alone(cli, kind: str) -> None:
     one = "hash.64k"
     fault = {"K3GATE_SELFTEST_FAULT": f"{one}:1:{kind}"}
@@ -325,7 +330,7 @@ def test_lines_on_what_is_left_out_fit_the_page(cli) -> None:
         assert all(len(line) <= 110 for line in done.out.splitlines()), done.out
 
 
-@pytest.mark.parametrize("command", ["gate", "report", "diff", "export", "waive"])
+@pytest.mark.parametrize("command", ["gate", "waive", *some_long("report", "diff", "export")])
 def test_a_killed_run_is_marked_by_every_command(cli, selftest: str, tmp_path: Path, command: str) -> None:
     import sqlite3
 
