@@ -202,8 +202,7 @@ class _Planner(Layout):
             full = f"{name}.{path}" if number else name
             kept = self._affordable(full, shape, kind, path, some)
             if kept:
-                paths = dict.fromkeys(kept, path)
-                found.append(self._case(full, full, scope, shape, kind, specs, readers, paths))
+                found.append(self._case(full, full, scope, shape, kind, specs, readers, path, kept))
         return found
 
     def _affordable(self, name: str, shape: Shape, kind: str, path: str, tokens: Sequence[int]) -> list[int]:
@@ -212,7 +211,7 @@ class _Planner(Layout):
         kept = [
             each
             for each in tokens
-            if each == 1 or _call_seconds(weights, kind, path, each) <= MOST_CALL_SECONDS
+            if each == 1 or _call_seconds(weights, kind, FLOP_RATES[path], each) <= MOST_CALL_SECONDS
         ]
         dropped = [each for each in tokens if each not in kept]
         if dropped:
@@ -225,21 +224,12 @@ class _Planner(Layout):
         """ggml's product of a matrix by one thread, and ours beside it."""
         found = []
         for kind in ("mxfp4", "bf16") if self.long else ("mxfp4",):
-            all_ours = self._product("core", SHAPES[0], kind, core, [[cpu]], FEW_TOKENS)
-            ours = all_ours[0]
-            tokens = list(FEW_TOKENS)
-            parameters = {
-                **ours.parameters,
-                "kind": "peer",
-                "tokens": tokens,
-                "paths": ["generic"] * len(tokens),
-            }
+            ours = self._product("core", SHAPES[0], kind, core, [[cpu]], FEW_TOKENS)
+            parameters = {**ours[0].parameters, "kind": "peer", "tokens": list(FEW_TOKENS)}
             title = f"CPU {cpu} multiplies {SHAPES[0].title}, {kind.upper()}, by ggml's own code"
             name = f"peer.ggml.{kind}"
-            found += [
-                *all_ours,
-                attrs.evolve(ours, name=name, group=name, title=title, parameters=parameters),
-            ]
+            theirs = attrs.evolve(ours[0], name=name, group=name, title=title, parameters=parameters)
+            found += [*ours, theirs]
         return found
 
     def _paths(self, kind: str, tokens: Sequence[int]) -> dict[int, str]:
@@ -248,25 +238,15 @@ class _Planner(Layout):
     def _by_path(self, specs: Sequence[Spec], cpu: int) -> list[Case]:
         """The same product by each instruction set, one core, at both ends."""
         shape = SHAPES[0]
-        return [
-            self._case(
-                f"isa.{variant.format}.{variant.path}",
-                f"{variant.path}.{variant.format}",
-                "isa",
-                shape,
-                variant.format,
-                specs,
-                [[cpu]],
-                dict.fromkeys(
-                    self._affordable(
-                        f"isa.{variant.format}.{variant.path}", shape, variant.format, variant.path, ENDS
-                    ),
-                    variant.path,
-                ),
-            )
-            for variant in self.variants
-            if variant.path != "generic" or variant.format == "mxfp4"
-        ]
+        found = []
+        for variant in self.variants:
+            kind, path = variant.format, variant.path
+            if path == "generic" and kind != "mxfp4":
+                continue
+            name = f"isa.{kind}.{path}"
+            kept = self._affordable(name, shape, kind, path, ENDS)
+            found.append(self._case(name, f"{path}.{kind}", "isa", shape, kind, specs, [[cpu]], path, kept))
+        return found
 
     def _case(
         self,
@@ -277,7 +257,8 @@ class _Planner(Layout):
         kind: str,
         specs: Sequence[Spec],
         readers: Sequence[Sequence[int]],
-        paths: Mapping[int, str],
+        path: str,
+        tokens: Sequence[int],
     ) -> Case:
         cpus = [cpu for each in readers for cpu in each]
         expert = shape.key == "expert"
@@ -296,8 +277,8 @@ class _Planner(Layout):
         parameters = {
             "kind": "expert" if expert else "product",
             "rows": rows,
-            "tokens": list(paths),
-            "paths": list(paths.values()),
+            "tokens": list(tokens),
+            "path": path,
             "pools": [dict(spec) for spec in specs],
             "readers": [list(each) for each in readers],
             "reserved_bytes": reserved,
@@ -305,9 +286,8 @@ class _Planner(Layout):
         }
         who = f"CPU {cpus[0]}" if len(cpus) == 1 else f"{len(cpus)} threads, CPUs {cpu_list(cpus)}"
         verb = "multiplies" if len(cpus) == 1 else "multiply"
-        some = ", ".join(str(each) for each in paths)
-        title = f"{who} {verb} {shape.title}, {kind.upper()}, with {some} tokens by "
-        title += " and ".join(dict.fromkeys(paths.values()))
+        some = ", ".join(map(str, tokens))
+        title = f"{who} {verb} {shape.title}, {kind.upper()}, with {some} tokens by {path}"
         return Case(self.probe, name, title, group, parameters, 0.0, total - reserved, labels=labels)
 
     def _holding(self, spec: Spec, items: float) -> Spec:
@@ -416,10 +396,10 @@ class _Planner(Layout):
         threads = int(case.labels["threads"] or 1)
         depth, matrices = int(case.labels["depth"] or 1), 3 if kind == "expert" else 1
         timed = 0.0
-        rates = dict.fromkeys(FLOP_RATES, PEER_FLOP_RATE) if kind == "peer" else FLOP_RATES
-        for tokens, path in zip(parameters["tokens"], parameters["paths"], strict=True):
-            weights = matrices * parameters["rows"] * depth
-            call = _call_seconds(weights, str(case.labels["format"]), path, tokens, rates)
+        weights = matrices * parameters["rows"] * depth
+        rate = PEER_FLOP_RATE if kind == "peer" else FLOP_RATES[parameters["path"]]
+        for tokens in parameters["tokens"]:
+            call = _call_seconds(weights, str(case.labels["format"]), rate, tokens)
             setup += PROOF_SECONDS + 2 * call
             setup += CHECK_SECONDS * threads * tokens * depth * rows_checked(threads) / 64
             timed += max(self.goal, SAMPLES * max(SAMPLE_SECONDS, call))
@@ -433,10 +413,8 @@ def _weights_of(shape: Shape, kind: str) -> int:
     return shape.item_rows(kind) * shape.depth
 
 
-def _call_seconds(
-    weights: int, kind: str, path: str, tokens: int, rates: Mapping[str, float] = FLOP_RATES
-) -> float:
-    return max(weights * BYTES_OF_WEIGHT[kind] / READ_RATE, 2 * weights * tokens / rates[path])
+def _call_seconds(weights: int, kind: str, flop_rate: float, tokens: int) -> float:
+    return max(weights * BYTES_OF_WEIGHT[kind] / READ_RATE, 2 * weights * tokens / flop_rate)
 
 
 def rows_checked(threads: int) -> int:

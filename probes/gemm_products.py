@@ -6,7 +6,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any, TypeVar
 
@@ -42,13 +42,15 @@ class _Bench:
 def measure(case: Case, context: Context) -> Iterator[Metric]:
     """Two rates for each number of tokens: of weights, and of arithmetic.
 
-    `parameters`: kind (product or expert), rows of what a thread multiplies at a time, tokens and the path of each,
-    pools, of each pool the CPUs that multiply from it, and the bytes of the level-2 caches below the last level.
+    `parameters`: kind (product or expert), rows of what a thread multiplies at a time, tokens, path, pools, of each
+    pool the CPUs that multiply from it, and the bytes of the level-2 caches below the last level.
     """
     parameters = case.parameters
     readers: list[list[int]] = [list(cpus) for cpus in parameters["readers"]]
     team = sharing.team(context, [cpu for group in readers for cpu in group])
-    bench = _bench(case, context, readers)
+    path, kind = str(parameters["path"]), str(case.labels["format"])
+    variant = next(one for one in gemm_kernels.variants([path]) if one.format == kind)
+    bench = _bench(case, context, variant, readers)
     before = pools.placement(bench.filled)
     page, page_proof = pools.page_size(bench.filled)
     proofs = [
@@ -60,18 +62,17 @@ def measure(case: Case, context: Context) -> Iterator[Metric]:
             parameters["level_2_bytes"],
         ),
     ]
-    points = list(zip(parameters["tokens"], parameters["paths"], strict=True))
-    for tokens, path in points:
-        yield from _point(
-            case, context, team, bench, tokens, path, proofs, page, context.seconds / len(points)
-        )
+    seconds = context.seconds / len(parameters["tokens"])
+    for tokens in parameters["tokens"]:
+        yield from _point(case, context, team, bench, variant, tokens, proofs, page, seconds)
 
 
-def _bench(case: Case, context: Context, readers: Sequence[Sequence[int]]) -> _Bench:
-    """Pools filled with packed weights: built once per worker and kept for the cases of its group."""
+def _bench(
+    case: Case, context: Context, variant: gemm_kernels.Variant, readers: Sequence[Sequence[int]]
+) -> _Bench:
+    """Pools filled with packed weights, given back when the worker ends: a case is a group of its own."""
     parameters, labels = case.parameters, case.labels
     specs = parameters["pools"]
-    variant = gemm_kernels.Variant(str(labels["format"]), str(parameters["paths"][0]), "")
     expert = parameters["kind"] == "expert"
 
     def fill(spec: dict[str, Any]) -> Any:
@@ -102,14 +103,12 @@ def _bench(case: Case, context: Context, readers: Sequence[Sequence[int]]) -> _B
         pairs = zip(trials, readers, strict=True)
         return _Bench(trials, filled, [trial for trial, cpus in pairs for _ in cpus])
 
-    key = f"weights:{labels['format']}:{parameters['kind']}:{parameters['rows']}:{labels['depth']}"
-    return context.share(key, build, _Bench.close)
+    return context.share("weights", build, _Bench.close)
 
 
 def _patiently(context: Context, note: str, work: Sequence[Callable[[], T]]) -> list[T]:
     """What each gives, side by side; the parent hears of this worker meanwhile."""
     with ThreadPoolExecutor(len(work)) as threads:
-        open_: set[Future[T]] = set()
         futures = [threads.submit(each) for each in work]
         open_ = set(futures)
         while open_:
@@ -123,19 +122,17 @@ def _point(
     context: Context,
     team: Any,
     bench: _Bench,
+    variant: gemm_kernels.Variant,
     tokens: int,
-    path: str,
     proofs: Sequence[Proof],
     page: int | None,
     seconds: float,
 ) -> Iterator[Metric]:
     """One number of tokens: the proof, the timed calls, and the proof of what they left."""
-    kind = str(case.labels["format"])
-    variant = next(one for one in gemm_kernels.variants([path]) if one.format == kind)
     labels: dict[str, Scalar] = {
         **case.labels,
         "tokens": tokens,
-        "path": path,
+        "path": variant.path,
         "activations": variant.activations,
         "page_size": page,
     }
@@ -151,8 +148,6 @@ def _point(
         yield from _withheld(context, declared, labels, [*proofs, reference])
         return
     watch = pools.PinWatch(team)
-    for trial in bench.trials:
-        trial.use(kind, path)
     # The very code, shapes, weights and threads that are timed next, at a sample of rows.
     begun = time.monotonic()
     _native.gemm_run_together(team, bench.of_thread, tokens, 1)

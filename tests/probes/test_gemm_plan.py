@@ -93,7 +93,7 @@ def test_a_long_profile_takes_every_matrix_and_every_instruction_set(make_invent
             assert f"product.{shape.key}.{kind}.machine" in cases
     assert {"isa.mxfp4.generic", "isa.mxfp4.avx2", "isa.int8.amx_int8", "isa.bf16.avx512_bf16"} <= set(cases)
     one = cases["isa.mxfp4.avx2"]
-    assert (one.labels["threads"], one.parameters["paths"]) == (1, ["avx2", "avx2"])
+    assert (one.labels["threads"], one.parameters["path"]) == (1, "avx2")
     assert one.parameters["tokens"] == [1, 256]
     tokens = [
         *cases["expert.machine"].parameters["tokens"],
@@ -107,7 +107,7 @@ def test_isa_01_each_path_has_a_process_of_its_own(make_inventory: Any) -> None:
     """So that an instruction which a CPU lacks after all costs that path alone."""
     for case in plan_of(make_inventory("bare_metal"), STANDARD).cases:
         if case.name.startswith(("peak.", "isa.")):
-            assert case.group.split(".")[0] == (case.labels.get("path") or case.parameters["paths"][0])
+            assert case.group.split(".")[0] == (case.labels.get("path") or case.parameters["path"])
     groups = [case.group for case in plan_of(make_inventory("bare_metal"), STANDARD).cases if case.bytes]
     assert len(set(groups)) == len(groups), "no two pools in one process"
 
@@ -115,11 +115,11 @@ def test_isa_01_each_path_has_a_process_of_its_own(make_inventory: Any) -> None:
 def test_tiles_are_taken_from_sixteen_tokens_on(make_inventory: Any) -> None:
     cases = named(plan_of(make_inventory("bare_metal")))
     assert cases["expert.machine"].parameters["tokens"] == [1, 4]
-    assert set(cases["expert.machine"].parameters["paths"]) == {"avx512_vnni"}
+    assert cases["expert.machine"].parameters["path"] == "avx512_vnni"
     assert cases["expert.machine.amx_int8"].parameters["tokens"] == [16, 64, 256]
-    assert set(cases["product.attention_in.bf16.machine"].parameters["paths"]) == {"avx512_bf16"}
+    assert cases["product.attention_in.bf16.machine"].parameters["path"] == "avx512_bf16"
     tiles = cases["product.attention_in.bf16.machine.amx_bf16"]
-    assert tiles.parameters["paths"] == ["amx_bf16"] * 3
+    assert (tiles.parameters["path"], len(tiles.parameters["tokens"])) == ("amx_bf16", 3)
     assert tiles.group != cases["product.attention_in.bf16.machine"].group
 
 
@@ -142,7 +142,7 @@ def test_isa_03_what_is_not_there_has_a_case_that_says_so_and_the_rest_is_measur
     cases = named(plan_of(make_inventory("bare_metal"), lacking=lacking))
     assert cases["peak.amx_int8"].parameters["kind"] == "absent"
     assert cases["peak.amx_int8"].rounds == 1
-    assert set(cases["expert.machine"].parameters["paths"]) == {"avx512_vnni"}
+    assert cases["expert.machine"].parameters["path"] == "avx512_vnni"
     assert "peak.core.avx512_vnni.int8" in cases
 
 

@@ -56,10 +56,7 @@ def case_of(inventory: Inventory, name: str, profile: str = "standard") -> Case:
     parameters = dict(case.parameters)
     parameters["pools"] = [{**spec, "bytes": SMALL} for spec in parameters["pools"]]
     if "tokens" in parameters:
-        chosen = [
-            pair for pair in zip(parameters["tokens"], parameters["paths"], strict=True) if pair[0] in TOKENS
-        ]
-        parameters |= {"tokens": [one for one, _ in chosen], "paths": [path for _, path in chosen]}
+        parameters["tokens"] = [one for one in parameters["tokens"] if one in TOKENS]
     return attrs.evolve(case, parameters=parameters)
 
 

@@ -324,12 +324,6 @@ void bind(nb::module_& m) {
       .def_prop_ro("bytes_per_item", &Trial::bytes_per_item, "Of the weights, as the format has them.")
       .def_prop_ro("packed_bytes", &Trial::packed_bytes, "Of an item, as it lies in the pool.")
       .def("flops_per_item", &Trial::flops_per_item, "tokens"_a)
-      .def(
-          "use",
-          [](Trial& self, const std::string& format, const std::string& path) {
-            self.use(runnable_variant(format, path));
-          },
-          "format"_a, "path"_a, "From now on multiplies on another path of the same format.")
       .def("run", &Trial::run, "team"_a, "tokens"_a, "calls"_a, nb::call_guard<nb::gil_scoped_release>(),
            "Each thread multiplies the next `calls` items of the pool.")
       .def("check", &Trial::check, "sampled"_a, "seed"_a, nb::call_guard<nb::gil_scoped_release>(),

@@ -97,11 +97,6 @@ double Trial::flops_per_item(std::size_t tokens) const {
 
 float* Trial::output(std::size_t thread) const { return threads_.at(thread).outputs[1].as<float>(); }
 
-void Trial::use(const Variant& variant) {
-  if (variant.format != variant_.format) throw std::invalid_argument("the weights are of another format");
-  variant_ = variant;
-}
-
 // Runs on the thread that will use it, so that its memory lies on that thread's node.
 void Trial::prepare(std::size_t slot, std::size_t tokens) {
   Thread& thread = threads_[slot];

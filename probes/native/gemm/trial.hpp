@@ -31,10 +31,6 @@ class Trial {
   }  // as they lie in the pool, for this spread of scales
   double flops_per_item(std::size_t tokens) const;
 
-  // From now on multiplies on another path: packed weights are the same for all of a format. Throws
-  // std::invalid_argument for a variant of another format.
-  void use(const Variant& variant);
-
   // Each thread of the team multiplies `calls` items, the next ones of the pool in turn, with the tokens'
   // activations; the last call's output was filled with NaN beforehand. Activations are rounded within each
   // call. Per thread `bytes` is that of the format for all its calls.
@@ -69,7 +65,7 @@ class Trial {
   void prepare(std::size_t slot, std::size_t tokens);
   void call(Thread& thread, std::size_t item, std::size_t tokens, float* output) const;
 
-  Variant variant_;
+  const Variant variant_;
   const bool expert_;
   const std::size_t rows_;
   const std::size_t depth_;
