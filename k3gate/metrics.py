@@ -198,6 +198,9 @@ KERNEL_PEAK = _metric(
     "operations of the label's instruction set on its type, twelve independent sums a core, of all threads, divided "
     "by the wall time of their common window",
 )
+TILE_CYCLES = 16
+"""What a tile product takes its unit, where a vector instruction takes one cycle (Intel, optimization reference manual,
+on AMX)."""
 KERNEL_PER_CYCLE = _metric(
     "kernel.peak.per_cycle",
     "1",

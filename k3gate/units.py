@@ -6,6 +6,7 @@ GB = 10^9 bytes; GiB only where memory is sold so. Three significant digits for 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 NBSP = "\u00a0"
 MINUS = "\u2212"
@@ -101,3 +102,11 @@ def count(number: int, noun: str, plural: str | None = None) -> str:
 def capital(text: str) -> str:
     """`text` with its first letter upper case."""
     return text[:1].upper() + text[1:]
+
+
+def listed(items: Iterable[str]) -> str:
+    """ "a", "a and b", "a, b and c"."""
+    names = list(items)
+    if len(names) < 2:
+        return "".join(names)
+    return ", ".join(names[:-1]) + " and " + names[-1]

@@ -21,8 +21,7 @@ from collections.abc import Iterator, Sequence
 
 from k3gate import metrics
 from k3gate.errors import NotPermittedError, NotPresentError
-from k3gate.probes import gemm_kernels, gemm_peaks, gemm_peers, gemm_plan, gemm_products, ggml
-from k3gate.probes import working_sets as sets
+from k3gate.probes import gemm_kernels, gemm_peaks, gemm_peers, gemm_plan, gemm_products, ggml, layout
 from k3gate.probes.pools import error_text
 from k3gate.probing.contract import Applies, Context, Planned, Reason
 from k3gate.records import Case, Inventory, Metric, MetricDeclaration, Profile, State
@@ -45,11 +44,7 @@ class GemmProbe:
 
     def applies(self, inventory: Inventory) -> Applies | Reason:
         """Needs a CPU that may be used and a node that has memory."""
-        if not sets.usable_cpus(inventory):
-            return Reason(State.NOT_PRESENT, "no CPU is known to be online and allowed to this process")
-        if not inventory.numa.nodes:
-            return Reason(State.NOT_PRESENT, "no memory node is known")
-        return Applies()
+        return layout.applies(inventory)
 
     def cases(self, inventory: Inventory, profile: Profile) -> Planned:
         """Raises `UsageError` for a working set that fits in caches, or a lacking instruction set."""

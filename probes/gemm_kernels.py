@@ -74,9 +74,8 @@ def choose_path(wanted: str | None) -> list[str]:
     if wanted is None:
         return here
     if wanted not in here and wanted in _native.supported_isas():
-        wanted = here[
-            -1
-        ]  # loads of NEON have no products of their own: compilers make NEON of the generic ones
+        # Loads of NEON have no products of their own: compilers make NEON of the generic ones.
+        wanted = here[-1]
     if wanted not in here:
         raise UsageError(
             f"{ISA_VARIABLE}={wanted[:40]!r}: no product can run so here; there are {', '.join(here)}"

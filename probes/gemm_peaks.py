@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from k3gate import metrics
 from k3gate.errors import ProbeError
 from k3gate.probes import _native, bandwidth, gemm_kernels, pools, sharing
+from k3gate.probes.bandwidth import SAMPLE_SECONDS
 from k3gate.probing.contract import Context, SampleToken
 from k3gate.records import Case, Metric, Proof, Scalar
 from k3gate.units import quantity, significant
 
-SAMPLE_SECONDS = 0.05
-MOST_PER_CYCLE = {"amx_int8": 1 / 16, "amx_bf16": 1 / 16}
-"""A tile product takes the unit 16 cycles (Intel, optimization reference manual, on AMX)."""
 ISSUED_PER_CYCLE = 4
 """More vector instructions a cycle than any core begins."""
 TOLERANCE = 1.1
@@ -69,6 +67,6 @@ def measure(case: Case, context: Context) -> Iterator[Metric]:
 
 
 def _ceiling(path: str, per_cycle: float, clock: float) -> Proof:
-    most = MOST_PER_CYCLE.get(path, ISSUED_PER_CYCLE)
+    most = 1 / metrics.TILE_CYCLES if path.startswith("amx") else ISSUED_PER_CYCLE
     detail = f"{significant(per_cycle)} instructions a cycle at {quantity(clock, 'Hz')}, of at most {significant(most)}"
     return Proof("ceiling", per_cycle <= most * TOLERANCE, detail)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from k3gate import metrics
 from k3gate.errors import NotPresentError, ProbeError
 from k3gate.probes import bandwidth, ggml, pools, sharing
-from k3gate.probes.gemm_plan import SAMPLE_SECONDS, SAMPLES
+from k3gate.probes.bandwidth import LEAST_SAMPLES, SAMPLE_SECONDS
 from k3gate.probing.contract import Context, SampleToken
 from k3gate.records import Case, Metric, Scalar
 from k3gate.units import exact_bytes
@@ -67,7 +67,7 @@ def _samples(
     context.setup(time.monotonic() - begun)
     samples: list[SampleToken] = []
     spent = taken = 0.0
-    while len(samples) < SAMPLES or spent + taken <= seconds:
+    while len(samples) < LEAST_SAMPLES or spent + taken <= seconds:
         taken = products.seconds(tokens, calls, cpu)
         context.heartbeat("multiplying by ggml")
         samples.append(context.sample(calls * products.bytes_of_item / taken, taken))

@@ -13,6 +13,7 @@ from attrs import frozen
 
 from k3gate.model import k3
 from k3gate.probes import working_sets as sets
+from k3gate.probes.bandwidth import LEAST_SAMPLES, SAMPLE_SECONDS
 from k3gate.probes.gemm_kernels import Path, Variant, fastest_expected
 from k3gate.probes.layout import READ_RATE, WORKER_SECONDS, Layout, Spec, sizes
 from k3gate.probing.contract import Planned
@@ -51,8 +52,6 @@ PEER_FLOP_RATE = 2e10
 """The same of ggml, whose products of MXFP4 reached 4e10 on a core that multiplies by vectors."""
 ROUNDS = 3
 BYTES_OF_WEIGHT: Mapping[str, float] = MappingProxyType({"mxfp4": 0.53125, "int8": 1.0, "bf16": 2.0})
-SAMPLES = 3
-SAMPLE_SECONDS = 0.05
 PROOF_SECONDS = 0.1
 CHECK_SECONDS = 4e-8
 """Of recomputing what was timed, for each thread, token and column of depth, in each of the rows that are taken."""
@@ -402,7 +401,7 @@ class _Planner(Layout):
             call = _call_seconds(weights, str(case.labels["format"]), rate, tokens)
             setup += PROOF_SECONDS + 2 * call
             setup += CHECK_SECONDS * threads * tokens * depth * rows_checked(threads) / 64
-            timed += max(self.goal, SAMPLES * max(SAMPLE_SECONDS, call))
+            timed += max(self.goal, LEAST_SAMPLES * max(SAMPLE_SECONDS, call))
         return setup, timed
 
 

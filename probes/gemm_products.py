@@ -15,7 +15,8 @@ from attrs import frozen
 from k3gate import metrics
 from k3gate.errors import ProbeError
 from k3gate.probes import _native, bandwidth, gemm_kernels, pools, sharing
-from k3gate.probes.gemm_plan import SAMPLE_SECONDS, SAMPLES, rows_checked
+from k3gate.probes.bandwidth import LEAST_SAMPLES, SAMPLE_SECONDS
+from k3gate.probes.gemm_plan import rows_checked
 from k3gate.probing.contract import Context, SampleToken
 from k3gate.records import Case, Metric, MetricDeclaration, Proof, Scalar, State
 from k3gate.units import exact_bytes
@@ -231,7 +232,7 @@ def _timed(
     context.setup(time.monotonic() - begun)
     samples: list[SampleToken] = []
     spent = 0.0
-    while len(samples) < SAMPLES or spent + region.seconds <= seconds:
+    while len(samples) < LEAST_SAMPLES or spent + region.seconds <= seconds:
         region = run(calls)
         context.heartbeat("multiplying")
         if region.seconds < SAMPLE_SECONDS:

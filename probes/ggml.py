@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from k3gate.errors import ProbeError, UsageError
+from k3gate.probes.gemm_plan import BYTES_OF_WEIGHT
 
 FOLDER_VARIABLE = "K3GATE_GGML"
 INSTALL = f"pip install llama-cpp-python, or {FOLDER_VARIABLE}=FOLDER with libggml-base.so and libggml-cpu.so"
 TYPES = {"bf16": 30, "mxfp4": 39}
 """ggml.h, enum ggml_type."""
-BYTES_OF_WEIGHT = {"bf16": 2.0, "mxfp4": 17 / 32}
 F32, I32 = 0, 26
 _WORK_BYTES = 256 << 20
 _TENSOR_BYTES = 1024

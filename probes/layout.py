@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from k3gate.probes import working_sets as sets
-from k3gate.records import Case, Inventory, LeftOut, NumaNode, Profile, Scalar
+from k3gate.probing.contract import Applies, Reason
+from k3gate.records import Case, Inventory, LeftOut, NumaNode, Profile, Scalar, State
 from k3gate.units import cpu_list, exact_bytes
 
 # What is taken for planning, per thread and for a whole machine, in B/s. Ours, on the low side: a guest whose
@@ -20,6 +21,15 @@ ARRAYS = {"read": 1, "write": 1, "copy": 2, "triad": 3}
 """How many arrays of equal size a kernel makes of a pool; each must exceed the caches by itself."""
 Spec = dict[str, Any]
 """A pool: node, node to bind to (None: the kernel knows no nodes), bytes, kind of pages, CPUs that touch it."""
+
+
+def applies(inventory: Inventory) -> Applies | Reason:
+    """Whether there is a CPU that may be used and a node that has memory."""
+    if not sets.usable_cpus(inventory):
+        return Reason(State.NOT_PRESENT, "no CPU is known to be online and allowed to this process")
+    if not inventory.numa.nodes:
+        return Reason(State.NOT_PRESENT, "no memory node is known")
+    return Applies()
 
 
 class Layout:

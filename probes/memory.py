@@ -33,10 +33,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from k3gate import metrics
-from k3gate.probes import bandwidth, file_memory, latency, memory_plan, residency, sharing
-from k3gate.probes import working_sets as sets
+from k3gate.probes import bandwidth, file_memory, latency, layout, memory_plan, residency, sharing
 from k3gate.probing.contract import Applies, Context, Planned, Reason
-from k3gate.records import Case, Inventory, Metric, MetricDeclaration, Profile, State
+from k3gate.records import Case, Inventory, Metric, MetricDeclaration, Profile
 
 
 class MemoryProbe:
@@ -63,11 +62,7 @@ class MemoryProbe:
 
     def applies(self, inventory: Inventory) -> Applies | Reason:
         """Needs a CPU that may be used and a node that has memory."""
-        if not sets.usable_cpus(inventory):
-            return Reason(State.NOT_PRESENT, "no CPU is known to be online and allowed to this process")
-        if not inventory.numa.nodes:
-            return Reason(State.NOT_PRESENT, "no memory node is known")
-        return Applies()
+        return layout.applies(inventory)
 
     def cases(self, inventory: Inventory, profile: Profile) -> Planned:
         """Raises `UsageError` for a working set that fits in caches, or a lacking instruction set."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import attrs
@@ -9,7 +10,7 @@ from markupsafe import Markup
 
 from k3gate import metrics, units
 from k3gate.analysis.kernels import Point, Product, Roofs, products, roofs, tokens_of, turning, usable
-from k3gate.records import Metric, Outcome, RunRecord, State
+from k3gate.records import Metric, MetricDeclaration, Outcome, RunRecord, State
 from k3gate.reports import charts, words
 from k3gate.reports.evidence import Index, Link, SampleRow
 from k3gate.reports.figures import BarRow, Figure
@@ -38,8 +39,6 @@ _PATHS = {
     "avx2": "AVX2",
     "generic": "plain C++",
 }
-_CYCLES = {"amx_int8": 16, "amx_bf16": 16}
-"""Of a tile product in its unit (Intel, optimization reference manual)."""
 _NEAR = 0.12
 _LEAST, _MOST = 1e-4, 1e4
 """Instructions a cycle beyond which no core has any."""
@@ -133,8 +132,6 @@ def _roofline_plot(drawn: Sequence[Product], limits: Roofs) -> Markup:
 
 def _powers(low: float, high: float) -> list[float]:
     """Powers of ten within bounds; of two or four where there are too few of them."""
-    import math
-
     for base in (10.0, 4.0, 2.0):
         first, last = math.ceil(math.log(low, base)), math.floor(math.log(high, base))
         if last - first >= 2 or base == 2.0:
@@ -343,7 +340,7 @@ def beside(record: RunRecord, index: Index, number: int) -> Figure | None:
 
 def by_isa(record: RunRecord, index: Index, number: int) -> Figure | None:
     """A row for each instruction set: arithmetic of a core, the clock it was done at, products at both ends."""
-    outcomes = [one for one in record.outcomes if one.case.startswith(("peak.core.", "peak.", "isa."))]
+    outcomes = [one for one in record.outcomes if one.case.startswith(("peak.", "isa."))]
     paths = list(dict.fromkeys(path for one in outcomes if (path := _path_of(one)) in _PATHS))
     paths.sort(key=list(_PATHS).index)
     if not paths:
@@ -359,11 +356,10 @@ def by_isa(record: RunRecord, index: Index, number: int) -> Figure | None:
     if not timed:
         bars = [attrs.evolve(bar, figures=bar.figures[:3]) for bar in bars]
     can = [path for path in paths if any(row.metric.labels.get("path") == path for row in peaks)]
-    best = _PATHS[can[0]] if can else "none of them"
     return Figure(
         anchor="fig-isa",
         number=number,
-        title=f"The best instruction set that this machine can use is {best}"
+        title=f"The best instruction set that this machine can use is {_PATHS[can[0]]}"
         if can
         else "No instruction set was timed",
         subtitle="Arithmetic on registers of one core in FLOP/s from 0; instructions a cycle at the clock that the "
@@ -423,11 +419,12 @@ def _per_cycle(metric: Metric | None, path: str) -> str:
     """ "1.98 of 2": beside the whole number of units, where it is near one; of tiles always, in 16 cycles."""
     if metric is None or metric.median is None or not _LEAST < metric.median < _MOST:
         return "unknown"
-    value = metric.median * _CYCLES.get(path, 1)
+    tiles = path.startswith("amx")
+    value = metric.median * (metrics.TILE_CYCLES if tiles else 1)
     whole = max(1, round(value))
-    if path not in _CYCLES and abs(value - whole) > _NEAR * whole:
-        return f"{units.significant(metric.median)}"
-    return f"{units.significant(value)} of {whole}" + (f" in {_CYCLES[path]}" if path in _CYCLES else "")
+    if not tiles and abs(value - whole) > _NEAR * whole:
+        return units.significant(value)
+    return f"{units.significant(value)} of {whole}" + (f" in {metrics.TILE_CYCLES}" if tiles else "")
 
 
 def _ends_of(record: RunRecord, path: str) -> Sequence[Point]:
@@ -444,8 +441,8 @@ def _absent_row(path: str, outcomes: Sequence[Outcome], index: Index) -> BarRow:
     return BarRow(_PATHS.get(path, path), "", charts.cell([]), ("–",) * 5, link, words.STATES[state])
 
 
-def _rows(index: Index, declaration: object) -> list[SampleRow]:
-    return [row for row in index.samples if row.metric.name == getattr(declaration, "name", None)]
+def _rows(index: Index, declaration: MetricDeclaration) -> list[SampleRow]:
+    return [row for row in index.samples if row.metric.name == declaration.name]
 
 
 def _rows_of(index: Index, found: Sequence[Product]) -> list[SampleRow]:

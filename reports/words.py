@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from k3gate.analysis.comparison import MetricComparison
 
 capital = units.capital
+listed = units.listed
 
 VERDICTS: Mapping[Verdict, str] = {
     Verdict.PASS: "pass",
@@ -69,14 +70,6 @@ def ended(text: str) -> str:
     """`text` as a sentence: first letter upper case, a full stop at the end."""
     text = capital(tied(text.strip()))
     return text if text.endswith((".", "?")) else text + "."
-
-
-def listed(items: Iterable[str]) -> str:
-    """ "a", "a and b", "a, b and c"."""
-    names = list(items)
-    if len(names) < 2:
-        return "".join(names)
-    return ", ".join(names[:-1]) + " and " + names[-1]
 
 
 def rate(value: float | None, digits: int = 3) -> str:

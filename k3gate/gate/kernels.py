@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from k3gate.analysis.kernels import tokens_of
 from k3gate.gate.judgement import Judgement, unproven
 from k3gate.model.k3 import RELEASED_FORMATS
 from k3gate.probing.outcomes import evidence as believed
 from k3gate.records import RunRecord, Verdict
-from k3gate.units import count
+from k3gate.units import count, listed
 
 _PRODUCTS = ("kernel.expert.", "kernel.product.")
 _PROOFS = ("kernel_reference", "timed_output")
@@ -62,9 +62,9 @@ def kernel_reference(record: RunRecord) -> Judgement:
     lacking = [kind for kind in RELEASED_FORMATS if kind not in good]
     rows = tuple(dict.fromkeys(row for own in good.values() for row, _ in own))
     if lacking:
-        proven = " and ".join(kind.upper() for kind in good)
+        proven = listed(kind.upper() for kind in good)
         told = f"; those of {proven} were" if proven else ""
-        kinds = " and ".join(kind.upper() for kind in lacking)
+        kinds = listed(kind.upper() for kind in lacking)
         return unproven(f"No products of {kinds} weights were proven in this run{told}.", rows)
     return Judgement(
         Verdict.PASS,
@@ -81,11 +81,6 @@ def _proven(good: Mapping[str, Sequence[tuple[str, int]]]) -> str:
     for kind, figures in good.items():
         kinds.setdefault(tuple(sorted({tokens for _, tokens in figures})), []).append(kind.upper())
     return " and of ".join(
-        f"{_listed(own)} weights with {_listed(map(str, tokens))} {'token' if tokens == (1,) else 'tokens'}"
+        f"{listed(own)} weights with {listed(map(str, tokens))} {'token' if tokens == (1,) else 'tokens'}"
         for tokens, own in kinds.items()
     )
-
-
-def _listed(items: Iterable[str]) -> str:
-    *most, last = items
-    return f"{', '.join(most)} and {last}" if most else last

@@ -189,7 +189,7 @@ def test_peaks_say_rate_clock_and_instructions_a_cycle(inventory: Inventory) -> 
 def test_more_instructions_a_cycle_than_a_core_has_fail(
     inventory: Inventory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(gemm_peaks.MOST_PER_CYCLE, "generic", 1e-6)
+    monkeypatch.setattr(gemm_peaks, "ISSUED_PER_CYCLE", 1e-6)
     [peak, *_] = run(inventory, case_of(inventory, "peak.core.generic.float32"))[0]
     assert peak.state is State.FAILED
     assert "instructions a cycle" in (peak.reason or "")
