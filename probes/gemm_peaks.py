@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from k3gate import metrics
 from k3gate.errors import ProbeError
-from k3gate.probes import _native, bandwidth, gemm_kernels, pools, sharing
-from k3gate.probes.bandwidth import SAMPLE_SECONDS
+from k3gate.probes import _native, bandwidth, gemm_kernels, pools, sharing, timing
 from k3gate.probing.contract import Context, SampleToken
 from k3gate.records import Case, Metric, Proof, Scalar
 from k3gate.units import quantity, significant
 
+LEAST_SAMPLES = 2
+"""Loops on registers hardly scatter, and there are many of them."""
 ISSUED_PER_CYCLE = 4
 """More vector instructions a cycle than any core begins."""
 TOLERANCE = 1.1
@@ -28,25 +30,16 @@ def measure(case: Case, context: Context) -> Iterator[Metric]:
     cpus = [cpu for group in case.parameters["readers"] for cpu in group]
     team = sharing.team(context, cpus)
     watch = pools.PinWatch(team)
-    turns = 100_000
-    region = _native.gemm_peak(team, path, kind, turns)
-    context.setup(region.seconds)
-    while region.seconds < SAMPLE_SECONDS / 4:
-        turns *= 4
-        region = _native.gemm_peak(team, path, kind, turns)
-        context.setup(region.seconds)
-    turns = max(1, round(turns * 1.2 * SAMPLE_SECONDS / region.seconds))
     samples: list[SampleToken] = []
     clocks: list[float] = []
-    spent = 0.0
-    while len(samples) < 2 or spent + region.seconds <= context.seconds:
-        region = _native.gemm_peak(team, path, kind, turns)
+    run = partial(_native.gemm_peak, team, path, kind)
+    for region, turns in timing.regions(
+        context, run, context.seconds, "computing", start=100_000, least=LEAST_SAMPLES
+    ):
         clocks.append(min(team.clocks()))
-        context.heartbeat("computing")
         watch.see(region)
         rate = len(cpus) * turns * float(peak["flops_per_turn"]) / region.seconds
         samples.append(context.sample(rate, region.seconds))
-        spent += region.seconds
     labels: dict[str, Scalar] = {
         **case.labels,
         "flops_per_instruction": float(peak["flops_per_instruction"]),

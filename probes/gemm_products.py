@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,8 +13,7 @@ from attrs import frozen
 
 from k3gate import metrics
 from k3gate.errors import ProbeError
-from k3gate.probes import _native, bandwidth, gemm_kernels, pools, sharing
-from k3gate.probes.bandwidth import LEAST_SAMPLES, SAMPLE_SECONDS
+from k3gate.probes import _native, bandwidth, gemm_kernels, pools, sharing, timing
 from k3gate.probes.gemm_plan import rows_checked
 from k3gate.probing.contract import Context, SampleToken
 from k3gate.records import Case, Metric, MetricDeclaration, Proof, Scalar, State
@@ -222,26 +220,10 @@ def _timed(
     def run(calls: int) -> Any:
         return _native.gemm_run_together(team, bench.of_thread, tokens, calls)
 
-    [first, *_] = bench.trials
-    begun = time.monotonic()
-    region, calls = run(1), 1
-    while region.seconds < SAMPLE_SECONDS / 4:
-        calls *= 4
-        region = run(calls)
-    calls = max(1, round(calls * 1.2 * SAMPLE_SECONDS / region.seconds))
-    context.setup(time.monotonic() - begun)
-    samples: list[SampleToken] = []
-    spent = 0.0
-    while len(samples) < LEAST_SAMPLES or spent + region.seconds <= seconds:
-        region = run(calls)
-        context.heartbeat("multiplying")
-        if region.seconds < SAMPLE_SECONDS:
-            # The warm-up was slower than what follows: more calls, and this one counts as warm-up too.
-            calls = max(calls + 1, math.ceil(calls * 1.2 * SAMPLE_SECONDS / region.seconds))
-            context.setup(region.seconds)
-            continue
+    samples = []
+    for region, _ in timing.regions(context, run, seconds, "multiplying"):
         watch.see(region)
         size = sum(thread.bytes for thread in region.threads)
         samples.append(context.sample(size / region.seconds, region.seconds))
-        spent += region.seconds
+    first = bench.trials[0]
     return first.flops_per_item(tokens) / first.bytes_per_item, samples
