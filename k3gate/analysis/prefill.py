@@ -262,17 +262,14 @@ def _on_cpu(system: System, layout: Layout, rates: Mapping[str, Rate], work: _Pa
         return _Way(name, None, told if flops is None else "the parameters are not known")
     on_gpu = layout.placement.trunk == "gpu"
     parts = {"routed experts": cold, "the trunk": 0.0 if on_gpu else trunk}
-    shown = " + ".join(f"{value / 1e9:.1f} G of {what}" for what, value in parts.items() if value)
+    shown = _giga(parts)
     ends = [(2 * sum(parts.values()) * batch / flops, f"{batch:,} x 2 x ({shown}) / {told}")]
     move, read = _reading(rates, work.read)
     if move is not None:
         ends.append((move, read))
     more, said = gpu_flops(system)
     beside = {"the trunk": float(trunk) if on_gpu else 0.0, "hot experts": work.hot}
-    shown, uncounted = (
-        " + ".join(f"{value / 1e9:.1f} G of {what}" for what, value in beside.items() if value),
-        "",
-    )
+    shown, uncounted = _giga(beside), ""
     if shown and more is None:
         uncounted = f"; {shown}: {said}, not counted"
     elif shown and more is not None:
@@ -282,6 +279,11 @@ def _on_cpu(system: System, layout: Layout, rates: Mapping[str, Rate], work: _Pa
     return _Way(
         name, batch / seconds if seconds else None, f"{batch:,} tokens / ({text}){uncounted}{work.told}"
     )
+
+
+def _giga(parts: Mapping[str, float]) -> str:
+    """ "48.6 G of routed experts + 55.6 G of the trunk": parameters by what has any."""
+    return " + ".join(f"{value / 1e9:.1f} G of {what}" for what, value in parts.items() if value)
 
 
 def _on_gpu(system: System, layout: Layout, rates: Mapping[str, Rate], work: _Pass) -> _Way:
