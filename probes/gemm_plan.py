@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import attrs
-from attrs import frozen
 
-from k3gate.model import k3
 from k3gate.probes import working_sets as sets
 from k3gate.probes.bandwidth import LEAST_SAMPLES, SAMPLE_SECONDS
 from k3gate.probes.gemm_kernels import Path, Variant, fastest_expected
+from k3gate.probes.gemm_shapes import BYTES_OF_WEIGHT, EXPERT, SHAPES, Shape
 from k3gate.probes.layout import READ_RATE, WORKER_SECONDS, Layout, Spec, sizes
 from k3gate.probing.contract import Planned
 from k3gate.records import Case, Inventory, LeftOut, Profile, Scalar, State
@@ -28,8 +27,6 @@ FEW_TOKENS = (1, 16, 256)
 """For the matrices that tell little beyond those before them."""
 ENDS = (1, 256)
 """Where a kernel is bound by memory, and where by arithmetic."""
-MOST_BYTES = 24e6
-"""Of a matrix, a thread works on so much at a time at most, as where engines share its rows out."""
 PACKED = 1.05
 """Of packed weights over those of the format, at most."""
 FILL_RATE = 0.5e9
@@ -51,47 +48,11 @@ FLOP_RATES: Mapping[str, float] = MappingProxyType(
 PEER_FLOP_RATE = 2e10
 """The same of ggml, whose products of MXFP4 reached 4e10 on a core that multiplies by vectors."""
 ROUNDS = 3
-BYTES_OF_WEIGHT: Mapping[str, float] = MappingProxyType({"mxfp4": 0.53125, "int8": 1.0, "bf16": 2.0})
+LEADING = ("expert_up", "attention_in")
+SHORT_SHAPES = (("expert_up", "mxfp4"), ("attention_in", "bf16"))
 PROOF_SECONDS = 0.1
 CHECK_SECONDS = 4e-8
 """Of recomputing what was timed, for each thread, token and column of depth, in each of the rows that are taken."""
-
-
-@frozen
-class Shape:
-    """A matrix of Kimi K3, [rows, depth]: what it is called, and the formats in which it is multiplied here."""
-
-    key: str
-    title: str
-    rows: int
-    depth: int
-    formats: tuple[str, ...]
-
-    def item_rows(self, kind: str) -> int:
-        """Rows of what one thread multiplies at a time: the largest even share of at most `MOST_BYTES`."""
-        parts = 1
-        while self.rows % parts or self.rows // parts % 32 or self._bytes(kind) / parts > MOST_BYTES:
-            parts += 1
-        return self.rows // parts
-
-    def _bytes(self, kind: str) -> float:
-        return self.rows * self.depth * BYTES_OF_WEIGHT[kind]
-
-
-_HEADS = k3.HEADS * k3.HEAD_DIM
-_TRUNK = ("bf16", "int8")
-SHAPES = (
-    Shape("expert_up", "gate or up of an expert", k3.EXPERT_INTERMEDIATE, k3.EXPERT_WIDTH, ("mxfp4", "int8")),
-    Shape("attention_in", "the trunk's projections to the heads", _HEADS, k3.HIDDEN, _TRUNK),
-    Shape("expert_down", "down of an expert", k3.EXPERT_WIDTH, k3.EXPERT_INTERMEDIATE, ("mxfp4",)),
-    Shape("attention_out", "the trunk's projection back", k3.HIDDEN, _HEADS, _TRUNK),
-    Shape("latent_in", "the projection to the experts' width", k3.EXPERT_WIDTH, k3.HIDDEN, _TRUNK),
-    Shape("latent_out", "the projection from the experts' width", k3.HIDDEN, k3.EXPERT_WIDTH, _TRUNK),
-    Shape("head", "the head of the vocabulary", k3.VOCABULARY, k3.HIDDEN, _TRUNK),
-)
-"""Most important first."""
-LEADING = ("expert_up", "attention_in")
-SHORT_SHAPES = (("expert_up", "mxfp4"), ("attention_in", "bf16"))
 
 
 def plan(
@@ -167,8 +128,7 @@ class _Planner(Layout):
         self, scope: str, specs: Sequence[Spec], readers: Sequence[Sequence[int]], tokens: Sequence[int]
     ) -> list[Case]:
         """The whole block of routed experts: gate, up, SiTU, down."""
-        shape = Shape("expert", "whole routed experts", k3.EXPERT_INTERMEDIATE, k3.EXPERT_WIDTH, ("mxfp4",))
-        return self._cases(f"expert.{scope}", scope, shape, "mxfp4", specs, readers, tokens)
+        return self._cases(f"expert.{scope}", scope, EXPERT, "mxfp4", specs, readers, tokens)
 
     def _product(
         self,
@@ -206,7 +166,7 @@ class _Planner(Layout):
 
     def _affordable(self, name: str, shape: Shape, kind: str, path: str, tokens: Sequence[int]) -> list[int]:
         """Of these numbers of tokens those that a thread multiplies in a fraction of a second, and one in any case."""
-        weights = _weights_of(shape, kind)
+        weights = shape.item_weights(kind)
         kept = [
             each
             for each in tokens
@@ -260,9 +220,9 @@ class _Planner(Layout):
         tokens: Sequence[int],
     ) -> Case:
         cpus = [cpu for each in readers for cpu in each]
-        expert = shape.key == "expert"
+        expert = shape is EXPERT
         rows = shape.rows if expert else shape.item_rows(kind)
-        item = _weights_of(shape, kind) * BYTES_OF_WEIGHT[kind]
+        item = shape.item_weights(kind) * BYTES_OF_WEIGHT[kind]
         specs = [self._holding(spec, len(own) * item) for spec, own in zip(specs, readers, strict=True)]
         total, reserved = sizes(specs)
         labels = self._labels(scope, specs, cpus) | {
@@ -403,13 +363,6 @@ class _Planner(Layout):
             setup += CHECK_SECONDS * threads * tokens * depth * rows_checked(threads) / 64
             timed += max(self.goal, LEAST_SAMPLES * max(SAMPLE_SECONDS, call))
         return setup, timed
-
-
-def _weights_of(shape: Shape, kind: str) -> int:
-    """Of what a thread multiplies at a time."""
-    if shape.key == "expert":
-        return 3 * shape.rows * shape.depth
-    return shape.item_rows(kind) * shape.depth
 
 
 def _call_seconds(weights: int, kind: str, flop_rate: float, tokens: int) -> float:

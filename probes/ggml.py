@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from k3gate.errors import ProbeError, UsageError
-from k3gate.probes.gemm_plan import BYTES_OF_WEIGHT
+from k3gate.probes.gemm_shapes import BYTES_OF_WEIGHT
 
 FOLDER_VARIABLE = "K3GATE_GGML"
 INSTALL = f"pip install llama-cpp-python, or {FOLDER_VARIABLE}=FOLDER with libggml-base.so and libggml-cpu.so"

@@ -12,6 +12,7 @@ from k3gate.records import MetricDeclaration, RunRecord
 from k3gate.reports import (
     charts,
     file_figures,
+    isa_figure,
     kernel_figures,
     latency_figures,
     matrix,
@@ -327,7 +328,7 @@ class Measurements:
         for draw, title, prefix in (
             (kernel_figures.roofline, "Roofline", "expert."),
             (kernel_figures.crossing, "Where products turn from memory to arithmetic", "expert."),
-            (kernel_figures.by_isa, "Arithmetic by instruction set", "peak."),
+            (isa_figure.by_isa, "Arithmetic by instruction set", "peak."),
         ):
             figure = draw(self._record, self._index, self._next)
             self._next += figure is not None

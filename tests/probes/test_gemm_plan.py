@@ -8,9 +8,9 @@ import attrs
 import pytest
 
 from k3gate.model import k3
-from k3gate.probes import gemm_plan
+from k3gate.probes import gemm_plan, gemm_shapes
 from k3gate.probes.gemm_kernels import Path, Variant
-from k3gate.probes.gemm_plan import SHAPES
+from k3gate.probes.gemm_shapes import SHAPES
 from k3gate.probing.contract import Planned
 from k3gate.records import Case, Inventory, Profile, State
 
@@ -161,14 +161,14 @@ def test_where_ggml_is_installed_its_product_stands_beside_ours(make_inventory: 
 def test_shapes_are_those_of_the_model_and_are_cut_evenly() -> None:
     by_key = {shape.key: shape for shape in SHAPES}
     up, down = by_key["expert_up"], by_key["expert_down"]
-    size = gemm_plan.BYTES_OF_WEIGHT["mxfp4"]
+    size = gemm_shapes.BYTES_OF_WEIGHT["mxfp4"]
     assert (2 * up.rows * up.depth + down.rows * down.depth) * size == k3.EXPERT_BYTES
     assert (by_key["head"].rows, by_key["attention_in"].rows) == (163_840, 12_288)
     for shape in SHAPES:
         for kind in shape.formats:
             rows = shape.item_rows(kind)
             assert shape.rows % rows == 0 and rows % 32 == 0 and shape.depth % 32 == 0
-            assert rows * shape.depth * gemm_plan.BYTES_OF_WEIGHT[kind] <= gemm_plan.MOST_BYTES
+            assert rows * shape.depth * gemm_shapes.BYTES_OF_WEIGHT[kind] <= gemm_shapes.MOST_BYTES
     assert by_key["expert_up"].item_rows("mxfp4") == 3072
 
 
@@ -177,7 +177,7 @@ def test_each_thread_has_an_item_of_its_own(make_inventory: Any) -> None:
     for name, case in named(plan_of(make_inventory("bare_metal"), STANDARD)).items():
         if case.bytes:
             matrices = 3 if name.startswith("expert") else 1
-            weight = gemm_plan.BYTES_OF_WEIGHT[str(case.labels["format"])]
+            weight = gemm_shapes.BYTES_OF_WEIGHT[str(case.labels["format"])]
             item = matrices * case.parameters["rows"] * case.labels["depth"] * weight
             for spec, cpus in zip(case.parameters["pools"], case.parameters["readers"], strict=True):
                 assert spec["bytes"] >= len(cpus) * item, name
