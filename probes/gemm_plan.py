@@ -220,8 +220,7 @@ class _Planner(Layout):
         tokens: Sequence[int],
     ) -> Case:
         cpus = [cpu for each in readers for cpu in each]
-        expert = shape is EXPERT
-        rows = shape.rows if expert else shape.item_rows(kind)
+        rows = shape.item_rows(kind)
         item = shape.item_weights(kind) * BYTES_OF_WEIGHT[kind]
         specs = [self._holding(spec, len(own) * item) for spec, own in zip(specs, readers, strict=True)]
         total, reserved = sizes(specs)
@@ -234,7 +233,7 @@ class _Planner(Layout):
             "format": kind,
         }
         parameters = {
-            "kind": "expert" if expert else "product",
+            "kind": "expert" if shape is EXPERT else "product",
             "rows": rows,
             "tokens": list(tokens),
             "path": path,
@@ -353,7 +352,7 @@ class _Planner(Layout):
         fillers = min(FILLERS, len(self.cpus))
         setup = WORKER_SECONDS + max(spec["bytes"] for spec in parameters["pools"]) / (FILL_RATE * fillers)
         threads = int(case.labels["threads"] or 1)
-        depth, matrices = int(case.labels["depth"] or 1), 3 if kind == "expert" else 1
+        depth, matrices = int(case.labels["depth"] or 1), EXPERT.matrices if kind == "expert" else 1
         timed = 0.0
         weights = matrices * parameters["rows"] * depth
         rate = PEER_FLOP_RATE if kind == "peer" else FLOP_RATES[parameters["path"]]

@@ -16,30 +16,36 @@ MOST_BYTES = 24e6
 
 @frozen
 class Shape:
-    """A matrix of Kimi K3, [rows, depth]: what it is called, and the formats in which it is multiplied here."""
+    """A matrix of Kimi K3, [rows, depth]: what it is called, and the formats in which it is multiplied here.
+
+    `matrices` of a size belong together where they are more than one, and are not cut.
+    """
 
     key: str
     title: str
     rows: int
     depth: int
     formats: tuple[str, ...]
+    matrices: int = 1
 
     def item_rows(self, kind: str) -> int:
         """Rows of what one thread multiplies at a time: the largest even share of at most `MOST_BYTES`."""
+        if self.matrices > 1:
+            return self.rows
         parts = 1
         while self.rows % parts or self.rows // parts % 32 or self._bytes(kind) / parts > MOST_BYTES:
             parts += 1
         return self.rows // parts
 
     def item_weights(self, kind: str) -> int:
-        """Weights of that; of whole experts, those of one."""
-        return 3 * self.rows * self.depth if self is EXPERT else self.item_rows(kind) * self.depth
+        """Weights of what one thread multiplies at a time."""
+        return self.matrices * self.item_rows(kind) * self.depth
 
     def _bytes(self, kind: str) -> float:
         return self.rows * self.depth * BYTES_OF_WEIGHT[kind]
 
 
-EXPERT = Shape("expert", "whole routed experts", k3.EXPERT_INTERMEDIATE, k3.EXPERT_WIDTH, ("mxfp4",))
+EXPERT = Shape("expert", "whole routed experts", k3.EXPERT_INTERMEDIATE, k3.EXPERT_WIDTH, ("mxfp4",), 3)
 """Gate, up, SiTU and down: three matrices of these sizes."""
 _HEADS = k3.HEADS * k3.HEAD_DIM
 _TRUNK = ("bf16", "int8")
