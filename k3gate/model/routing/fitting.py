@@ -1,12 +1,13 @@
 """A trace fitted to another shape: other layers, experts and used ones, with its reuse and its coverage kept. Pure.
 
-The rule. Layers: as many of the trace's as are asked for, of some hundred drawn choices the one whose reuse and coverage
-differ least from the whole trace's; where more are asked for than there are, all of them in turn. Experts: in each
-layer they are ranked by their uses, and rank r of E stands for the ranks around r x N / E of N, so that a part of the
-slots keeps its part of the uses. Tokens: at each token those experts race whose rank the trace used, and only where
-they are fewer than are asked for the others too, by the uses of their rank. Who was used before has a head start
-(see `race`), which is solved for so that the reuse is the trace's; a power of the uses is chosen so that coverage is
-nearest; where not all can be kept, the reuse is. Ids are then shuffled in each layer, so that nothing follows from the rank.
+The rule. Layers: as many of the trace's as are asked for, of some hundred drawn choices the one whose reuse and
+coverage differ least from the whole trace's; where more are asked for than there are, all of them in turn. Experts:
+in each layer they are ranked by their uses, and rank r of E stands for the ranks around r x N / E of N, so that a
+part of the slots keeps its part of the uses. Tokens: at each token those experts race whose rank the trace used, and
+only where they are fewer than are asked for the others too, by the uses of their rank. Who was used before has a head
+start (see `race`), which is solved for so that the reuse is the trace's; a power of the uses is chosen so that
+coverage is nearest. Where not both can be kept, the reuse is. Ids are then shuffled in each layer, so that nothing
+follows from the rank.
 
 What cannot be kept is told: 16 of 32 experts have half of all uses on no fewer than a quarter of the slots.
 """
@@ -189,8 +190,8 @@ def _raced(trace: Trace, experts: int, used: int, persistence: float, power: flo
     children = ((np.arange(trace.expert_count) + 0.5) * experts / trace.expert_count).astype(np.intp)
     fewer = experts < trace.expert_count
     if fewer:
-        standing = np.stack([np.bincount(children, weights=row, minlength=experts) for row in ranked])
-        standing /= np.bincount(children, minlength=experts)
+        sums = np.stack([np.bincount(children, weights=row, minlength=experts) for row in ranked])
+        standing = sums.astype(np.float64) / np.bincount(children, minlength=experts)
     else:
         standing = ranked[:, parents].astype(np.float64)
     # A quarter of a use, so that an expert that the trace never used can be.

@@ -31,13 +31,11 @@ def read(path: str, experts: int | None = None) -> Trace:
     name = shown(path)
     try:
         # Without waiting: a pipe that nobody writes would hold the command up for ever.
-        file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
-    except OSError as error:
-        raise UsageError(f"cannot read the trace {name}: {error.strerror}; name another file") from error
-    except ValueError as error:  # a null byte
-        raise UsageError(f"cannot read the trace {name}: {error}; name another file") from error
-    with file:
-        return _of_file(file, name, experts)
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            return _of_file(file, name, experts)
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"cannot read the trace {name}: {reason}; name another file") from error
 
 
 def shown(path: str) -> str:

@@ -73,9 +73,9 @@ def synthesize(
     after another.
 
     `skew`: uses of a layer's busiest expert by the mean of all, from 1; None: so much that `BUSIEST` of the tokens use
-    that expert, which is `SKEW` of Kimi K3 and less where a layer has fewer experts. `reuse`: share of experts that the token
-    before used too, None for what chance gives; skew 1 and reuse None are uniform routing. The reuse that comes out is
-    within `TOLERANCE` where the trace has at least some thousand uses. `UsageError` where both cannot be had.
+    that expert, which is `SKEW` of Kimi K3 and less where a layer has fewer experts. `reuse`: share of experts that
+    the token before used too, None for what chance gives; skew 1 and reuse None are uniform routing. The reuse that
+    comes out is within `TOLERANCE` where the trace has at least some thousand uses. `UsageError` where both cannot be.
     """
     name = "the model of routing"
     check_sizes(name, tokens * sequences, layers, used)
@@ -118,7 +118,8 @@ def solve(experts: int, used: int, reuse: float | None, skew: float) -> tuple[fl
     least = max(0.0, 2 - experts / used)
     if reuse is not None and reuse < least - 1e-9:
         raise UsageError(
-            f"a reuse of {reuse:.1%} cannot be: two tokens that use {used} of {experts} experts share at least {least:.1%}"
+            f"a reuse of {reuse:.1%} cannot be: two tokens that use {used} of {experts} experts share at least "
+            f"{least:.1%}"
         )
     most = max(1.0, MAX_SKEW * experts / used)
     if not 1 <= skew <= most:
