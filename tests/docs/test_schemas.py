@@ -93,8 +93,8 @@ PROMISED = {
         "rows.0": "testable reason predicted published inside",
     },
     "routing": {
-        "": "source tokens sequences layers experts experts_stated used uses slots reuse skew entropy imbalance coverage "
-        "hot_set hot_slots by_layer",
+        "": "source tokens sequences layers experts experts_stated used uses slots reuse skew entropy imbalance "
+        "coverage hot_set hot_slots by_layer",
         "skew": "mean_of_layers of_slots",
         "entropy": "bits uniform_bits",
         "imbalance": "nodes batch mean largest quantiles",

@@ -32,7 +32,7 @@ MAX_TOKENS = 4096
 """The first of a longer trace; a replay never takes as many steps."""
 _CHOICES = 200
 _TUNED_LAYERS, _TUNED_TOKENS = 8, 512
-_NEAR = 0.01
+_NEAR = 0.015
 """Where tuning ends, of the largest distance in reuse and coverage."""
 _FIRST = 1e4
 """Weight of experts whose rank the trace used at this token, against all others."""
