@@ -12,6 +12,7 @@
 #include <string>
 #include <tuple>
 
+#include "check.hpp"
 #include "engine.hpp"
 
 namespace nb = nanobind;
@@ -242,6 +243,21 @@ void bind(nb::module_& m) {
           },
           "ids"_a, "tokens"_a)
       .def("reset", [](const Held& self) { self.get().reset(); })
+      .def(
+          "recheck",
+          [](const Held& self, std::uint64_t seed, std::size_t sampled) {
+            const Engine& engine = self.get();
+            Verdict verdict;
+            {
+              nb::gil_scoped_release released;
+              verdict = judge(check_step(engine, engine.model(), sampled, seed));
+            }
+            nb::dict found;
+            found["ok"] = verdict.ok;
+            found["detail"] = verdict.detail;
+            return found;
+          },
+          "seed"_a, "sampled"_a)
       .def("allocated", [](const Held& self) { return sizes_of(self.get().model()); })
       .def(
           "pools",
