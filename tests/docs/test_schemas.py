@@ -97,7 +97,7 @@ PROMISED = {
         "coverage hot_set hot_slots by_layer",
         "skew": "mean_of_layers of_slots",
         "entropy": "bits uniform_bits",
-        "imbalance": "nodes batch mean largest quantiles",
+        "imbalance": "nodes batch distinct_experts mean largest quantiles",
         "coverage.0": "share slots fraction",
         "hot_set.0": "experts caught caught_held_out",
         "by_layer.0": "reuse skew busiest_share entropy_bits experts_used imbalance",

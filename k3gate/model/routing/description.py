@@ -50,6 +50,7 @@ def document(made: Description) -> dict[str, Any]:
         "imbalance": {
             "nodes": uneven.nodes,
             "batch": made.batch,
+            "distinct_experts": uneven.distinct,
             "mean": uneven.mean,
             "largest": uneven.largest,
             "quantiles": [

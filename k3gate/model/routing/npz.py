@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ast
 import math
+import os
+import struct
 import zipfile
 import zlib
 from typing import BinaryIO
@@ -19,24 +21,26 @@ from k3gate.model.routing.trace import MAX_EXPERTS, Trace, check_count, check_si
 
 MAX_MEMBERS = 64
 _MAX_HEADER = 4096
+_END_BYTES = 22
 _HOW = "save it by numpy.savez(FILE, experts=ARRAY, expert_count=NUMBER)"
 
 
 def read(file: BinaryIO, name: str, experts: int | None) -> Trace:
     """The trace in an npz file; see `reading.read`."""
+    _check_directory(file, name)
     try:
         with zipfile.ZipFile(file) as archive:
             members = archive.infolist()
-            if len(members) > MAX_MEMBERS:
-                raise UsageError(f"{name} has {len(members)} members and is no trace: {_HOW}")
             known = {member.filename: member for member in members}
+            if len(known) < len(members):
+                raise UsageError(f"{name} has two members of one name: {_HOW}")
             if "experts.npy" not in known:
                 raise UsageError(f"{name} has no array 'experts': {_HOW}")
             stated = None
             if "expert_count.npy" in known:
                 stated = _number(_array(archive, known["expert_count.npy"], name), name)
             array = _array(archive, known["experts.npy"], name)
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError, OSError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError, OSError) as error:
         told = " ".join(str(error).split())[:200] or type(error).__name__
         raise UsageError(f"{name} is cut off or damaged ({told}): copy it again, or {_HOW}") from error
     where = f"{name}, experts.npy"
@@ -47,6 +51,24 @@ def read(file: BinaryIO, name: str, experts: int | None) -> Trace:
         check_count(where, wanted, array.shape[2])
     trace = of_array(array, where, wanted)
     return Trace(trace.experts, trace.expert_count, name, (0,), trace.counted)
+
+
+def _check_directory(file: BinaryIO, name: str) -> None:
+    """Raise `UsageError` unless the file ends as numpy ends it, and its directory is short.
+
+    `zipfile` reads a directory of any length before it can be asked about it.
+    """
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - _END_BYTES))
+    end = file.read(_END_BYTES)
+    if len(end) < _END_BYTES or not end.startswith(b"PK\x05\x06"):
+        raise UsageError(f"{name} is no npz, or is cut off or damaged: copy it again, or {_HOW}")
+    members, length = struct.unpack_from("<HI", end, 10)
+    if members > MAX_MEMBERS or length > MAX_MEMBERS * _MAX_HEADER:
+        raise UsageError(
+            f"{name} has {members:,} members in a directory of {length:,} bytes and is no trace: {_HOW}"
+        )
+    file.seek(0)
 
 
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> NDArray[np.integer]:

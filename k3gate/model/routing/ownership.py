@@ -25,13 +25,17 @@ Rule = Callable[[int, int], NDArray[np.integer]]
 
 @frozen
 class Imbalance:
-    """`mean` over steps, `quantiles` (5, 50, 95 %) and `largest` of steps; `by_layer`: the mean of each layer alone."""
+    """`mean` over steps, `quantiles` (5, 50, 95 %) and `largest` of steps; `by_layer`: the mean of each layer alone.
+
+    `distinct`: different experts of a layer that a step reads, the mean over steps and layers.
+    """
 
     nodes: int
     mean: float
     quantiles: tuple[float, ...]
     largest: float
     by_layer: tuple[float, ...]
+    distinct: float
 
 
 def turns(experts: int, nodes: int) -> NDArray[np.integer]:
@@ -64,4 +68,5 @@ def imbalance(steps: Ids, experts: int, nodes: int, rule: Rule = turns) -> Imbal
         tuple(float(value) for value in np.quantile(of_steps, QUANTILES)),
         float(of_steps.max()),
         tuple(float(value) for value in (busiest * nodes / distinct).mean(0)),
+        float(distinct.mean()),
     )

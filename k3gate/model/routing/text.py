@@ -56,6 +56,10 @@ def _routing(made: Description) -> Iterator[str]:
         f"{uneven.mean:.2f} ({spread}) where {count(uneven.nodes, 'node')} own the experts in turn, batch "
         f"{made.batch}: what the busiest reads by the mean of all",
     )
+    yield row(
+        "distinct",
+        f"{uneven.distinct:.4g} different experts of a layer are read a step at batch {made.batch}",
+    )
     yield row("used", f"{found.distinct:,} of {count(found.slots, 'slot')}, pairs of layer and expert")
 
 

@@ -16,6 +16,7 @@ def test_what_the_busiest_node_reads_by_the_mean() -> None:
     found = imbalance(steps, 6, 2, turns)
     # Distinct on nodes 0 and 1: 2+1, 3+0; 1+1, 1+3.
     assert found.mean == pytest.approx((2 * (2 + 3) / 6 + 2 * (1 + 3) / 6) / 2)
+    assert found.distinct == (3 + 3 + 2 + 4) / 4
     assert found.largest == pytest.approx(10 / 6)
     assert found.by_layer == pytest.approx(((4 / 3 + 1) / 2, (2 + 6 / 4) / 2))
     even = imbalance(

@@ -175,9 +175,18 @@ def test_an_archive_that_claims_more_than_it_holds_or_than_is_read(write: Write)
 def test_archives_that_are_damaged_or_of_another_kind(write: Write, drawn: Trace) -> None:
     good = npz(experts=drawn.experts)
     assert "cut off or damaged" in refusal(write(good[: len(good) // 2]))
+    twice = io.BytesIO(good)
+    with zipfile.ZipFile(twice, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
+        archive.writestr("experts.npy", b"")
+    assert "two members of one name" in refusal(write(twice.getvalue()))
     flipped = bytearray(good)
     flipped[len(good) // 2] ^= 0xFF
     assert "damaged" in refusal(write(bytes(flipped)))
+    many = npz(**{f"a{number}": 1 for number in range(65)}, experts=drawn.experts)
+    assert "has 66 members in a directory" in refusal(write(many))
+    long = bytearray(good)
+    long[-10:-6] = (1 << 30).to_bytes(4, "little")
+    assert "a directory of 1,073,741,824 bytes" in refusal(write(bytes(long)))
     assert "has no array 'experts'" in refusal(write(npz(ids=drawn.experts)))
     bare = io.BytesIO()
     np.save(bare, drawn.experts)
