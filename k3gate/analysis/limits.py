@@ -69,11 +69,8 @@ def limit(prediction: Prediction, read_rate: float | None) -> Limit | None:
     tiers = sorted(
         (Tier(key, value, value / total) for key, value in seconds.items()), key=lambda one: -one.seconds
     )
-    unknown = (
-        ()
-        if any(prediction.seconds.get(part) for part in ("attention_projections", "shared"))
-        else ("GPUs", "links")
-    )
+    whole = any(prediction.seconds.get(part) for part in ("attention_projections", "shared"))
+    unknown = () if whole else ("GPUs", "the links to them")
     return Limit(tuple(tiers), _limiting(tiers), unknown)
 
 

@@ -305,11 +305,8 @@ def _core(base: Step, own: Model, target: Model, found: tuple[Step, ...]) -> tup
             row = max(0.0, (other.seconds.get("attention_core", 0.0) - now) / rows)
             rest = max(0.0, now - row * own.context)
             seconds = many * (rest * layers + row * target.context * target.mla / own.mla)
-            return (
-                seconds,
-                0.0,
-                f"a row of the cache takes what it took between {own.context:,} and {other.number('context'):,}",
-            )
+            between = f"{own.context:,} and {other.number('context'):,}"
+            return seconds, 0.0, f"a row of the cache takes what it took between {between}"
     grown = now * layers * many * target.context / own.context if own.context else now * layers * many
     still = now * layers * many
     told = "no other context was replayed: attention takes between what it took and what it takes row by row"
