@@ -34,8 +34,9 @@ _CHOICES = 200
 _TUNED_LAYERS, _TUNED_TOKENS = 8, 512
 _NEAR = 0.015
 """Where tuning ends, of the largest distance in reuse and coverage."""
-_FIRST = 1e4
-"""Weight of experts whose rank the trace used at this token, against all others."""
+_FIRST = 1e6
+"""Weight of experts whose rank the trace used at this token, against all others. No more, so that they can be passed
+over where the reuse could not be kept otherwise: where ranks are joined, they follow each other more often."""
 
 
 @frozen
@@ -168,8 +169,8 @@ def _persistence(
 ) -> tuple[float, Statistics]:
     if of.reuse is None:
         return 1.0, describe(_raced(trace, experts, used, 1.0, power, seed))
-    low, high = -5.0, 9.0
-    for _ in range(9):
+    low, high = -16.0, 9.0
+    for _ in range(11):
         middle = (low + high) / 2
         realised = describe(_raced(trace, experts, used, math.exp(middle), power, seed))
         assert realised.reuse is not None
@@ -197,7 +198,8 @@ def _raced(trace: Trace, experts: int, used: int, persistence: float, power: flo
     # A quarter of a use, so that an expert that the trace never used can be.
     uses = standing + 0.25
     uses /= uses.mean(1, keepdims=True)
-    first, other = (_FIRST * uses**power).astype(np.float32), (uses ** (1 + power)).astype(np.float32)
+    first = (_FIRST * max(1.0, persistence) * uses**power).astype(np.float32)
+    other = (uses ** (1 + power)).astype(np.float32)
     width = experts if fewer else trace.expert_count
     offsets = np.arange(trace.layers)[:, None] * width
 
