@@ -34,8 +34,9 @@ _CHOICES = 200
 _TUNED_LAYERS, _TUNED_TOKENS = 8, 512
 _NEAR = 0.015
 """Where tuning ends, of the largest distance in reuse and coverage."""
-_FIRST = 1e4
-"""Weight of experts whose rank the trace used at this token, against all others."""
+_FIRST = 1e6
+"""Weight of experts whose rank the trace used at this token, against all others. No more, so that they can be passed
+over where the reuse could not be kept otherwise: ranks that are joined follow each other more often."""
 
 
 @frozen
@@ -148,7 +149,7 @@ def _tune(trace: Trace, experts: int, used: int, seed: int) -> tuple[float, floa
             persistence, realised = _persistence(trace, experts, used, power, of, seed)
             apart = distances(of, realised)
             # Where not all can be kept the reuse is, since it decides what a cache holds.
-            found[power] = max(apart) + 10 * max(0.0, apart[0] - 0.01), persistence
+            found[power] = max(apart) + 10 * max(0.0, apart[0] - 0.02), persistence
         return found[power][0]
 
     low, high = -1.0, 1.0
@@ -168,8 +169,8 @@ def _persistence(
 ) -> tuple[float, Statistics]:
     if of.reuse is None:
         return 1.0, describe(_raced(trace, experts, used, 1.0, power, seed))
-    low, high = -5.0, 9.0
-    for _ in range(9):
+    low, high = -16.0, 16.0
+    for _ in range(11):
         middle = (low + high) / 2
         realised = describe(_raced(trace, experts, used, math.exp(middle), power, seed))
         assert realised.reuse is not None
@@ -197,7 +198,8 @@ def _raced(trace: Trace, experts: int, used: int, persistence: float, power: flo
     # A quarter of a use, so that an expert that the trace never used can be.
     uses = standing + 0.25
     uses /= uses.mean(1, keepdims=True)
-    first, other = (_FIRST * uses**power).astype(np.float32), (uses ** (1 + power)).astype(np.float32)
+    first = (_FIRST * uses**power).astype(np.float32)
+    other = (uses ** (1 + power)).astype(np.float32)
     width = experts if fewer else trace.expert_count
     offsets = np.arange(trace.layers)[:, None] * width
 

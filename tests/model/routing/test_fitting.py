@@ -69,3 +69,22 @@ def test_a_trace_of_one_token_and_a_long_one(drawn: Trace, monkeypatch: pytest.M
 def test_shapes_that_cannot_be(shape: tuple[int, int, int], drawn: Trace) -> None:
     with pytest.raises(UsageError, match="cannot be"):
         fit(drawn, *shape)
+
+
+def test_an_expert_stands_for_neighbours_in_rank_at_tokens_that_used_one_of_them(drawn: Trace) -> None:
+    made = fit(drawn, 3, 16, 2)
+    for layer in range(3):
+        before, after = (_used(trace, layer) for trace in (drawn, made.trace))
+        ranked = before[:, np.argsort(-before.sum(0), kind="stable")]
+        pairs = ranked[:, ::2] | ranked[:, 1::2]
+        for expert in range(16):
+            assert any(not (after[:, expert] & ~pair).any() for pair in pairs.T), (layer, expert)
+    twice = _used(fit(drawn, 3, 64, 8).trace, 0)
+    assert sorted(map(bytes, twice.T)) == sorted([*map(bytes, _used(drawn, 0).T)] * 2)
+
+
+def _used(trace: Trace, layer: int) -> np.ndarray:
+    """bool [tokens, experts]."""
+    found = np.zeros((trace.tokens, trace.expert_count), bool)
+    np.put_along_axis(found, trace.experts[:, layer].astype(int), True, axis=1)
+    return found
