@@ -21,18 +21,20 @@ constexpr std::size_t kSteps = 3;
 
 bool ends_with(const std::string& text, const char* ending) {
   const std::string_view wanted(ending);
-  return text.size() >= wanted.size() && text.compare(text.size() - wanted.size(), wanted.size(), wanted) == 0;
+  return text.size() >= wanted.size() &&
+         text.compare(text.size() - wanted.size(), wanted.size(), wanted) == 0;
 }
 
 // FP16 of a normal number, rounded down.
 std::uint16_t half(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
-  return static_cast<std::uint16_t>((bits >> 23) - 112) << 10 | static_cast<std::uint16_t>(bits >> 13 & 1023U);
+  return static_cast<std::uint16_t>((bits >> 23) - 112) << 10 |
+         static_cast<std::uint16_t>(bits >> 13 & 1023U);
 }
 
 // Of such a deviation. `square`: one scale for 32 x 32 numbers.
-gemm::OwnedSource random_matrix(Format format, std::size_t rows, std::size_t depth, double deviation, bool square,
-                                std::mt19937_64& dice) {
+gemm::OwnedSource random_matrix(Format format, std::size_t rows, std::size_t depth, double deviation,
+                                bool square, std::mt19937_64& dice) {
   gemm::OwnedSource made = gemm::random_weights(format, rows, depth, 0, dice);
   std::normal_distribution<float> normal(0.0F, static_cast<float>(deviation));
   const std::size_t groups = depth / kGroup;
@@ -74,7 +76,8 @@ Tensors random_tensors(const Model& model, std::mt19937_64& dice) {
   for (const TensorInfo& info : model.tensors()) {
     Tensor& tensor = all[info.name];
     if (info.format != "f32") {
-      const double deviation = info.name == "model.embed_tokens.weight" ? 1 : 1 / std::sqrt(static_cast<double>(info.depth));
+      const double deviation =
+          info.name == "model.embed_tokens.weight" ? 1 : 1 / std::sqrt(static_cast<double>(info.depth));
       tensor.matrix = random_matrix(format_named(info.format), info.rows, info.depth, deviation,
                                     ends_with(info.name, "kv_b_proj.weight"), dice);
       continue;
@@ -118,8 +121,8 @@ void load(Model& model, const Tensors& tensors) {
 }
 
 std::string expert_name(std::size_t layer, std::int16_t expert, const char* part) {
-  return "model.layers." + std::to_string(layer) + ".block_sparse_moe.experts." + std::to_string(expert) + "." +
-         part + ".weight";
+  return "model.layers." + std::to_string(layer) + ".block_sparse_moe.experts." + std::to_string(expert) +
+         "." + part + ".weight";
 }
 
 std::size_t last_layer(const Model& model, bool mla) {
@@ -130,7 +133,8 @@ std::size_t last_layer(const Model& model, bool mla) {
 }
 
 // Wrong weights; `ids` are those of the last layer's experts in the last step.
-void plant(Tensors& tensors, const Model& model, std::span<const std::int16_t> ids, const std::string& fault) {
+void plant(Tensors& tensors, const Model& model, std::span<const std::int16_t> ids,
+           const std::string& fault) {
   const std::size_t last = model.layers.size() - 1;
   if (fault == "expert_scale" || fault == "swapped_experts") {
     const std::string own = expert_name(last, ids[0], "w2");
@@ -139,21 +143,23 @@ void plant(Tensors& tensors, const Model& model, std::span<const std::int16_t> i
       scale = static_cast<std::byte>(std::to_integer<unsigned>(scale) + 1);
       return;
     }
-    if (ids.size() < 2 || model.setup().shape.used < 2) throw std::invalid_argument("one expert has none to change with");
+    if (ids.size() < 2 || model.setup().shape.used < 2)
+      throw std::invalid_argument("one expert has none to change with");
     for (const char* const part : {"w1", "w2", "w3"})
       std::swap(tensors.at(expert_name(last, ids[0], part)), tensors.at(expert_name(last, ids[1], part)));
   } else if (fault == "decay_sign") {
     const std::string at = "model.layers." + std::to_string(last_layer(model, false)) + ".self_attn.";
     for (float& value : tensors.at(at + "dt_bias").values) value = -value;
   } else if (fault == "output_gate") {
-    const std::size_t layer = model.layers[last].kda ? last : last_layer(model, model.layers[last].mla.has_value());
+    const std::size_t layer =
+        model.layers[last].kda ? last : last_layer(model, model.layers[last].mla.has_value());
     Tensor& gate = tensors.at("model.layers." + std::to_string(layer) + ".self_attn.g_proj.weight");
     std::fill(gate.matrix.values.begin(), gate.matrix.values.end(), std::byte{0});
   }
 }
 
-// Where the reference rounds as the engine does, what is left are float32's own errors: some 1e-7, but where one of
-// them turns a rounding the other way, up to what rounding takes in all.
+// Where the reference rounds as the engine does, what is left are float32's own errors: some 1e-7, but where
+// one of them turns a rounding the other way, up to what rounding takes in all.
 constexpr double kNear = 0.03;
 
 class Whole {
@@ -174,13 +180,19 @@ class Whole {
 };
 
 bool planted_in_weights(const std::string& fault) {
-  return fault == "expert_scale" || fault == "swapped_experts" || fault == "decay_sign" || fault == "output_gate";
+  return fault == "expert_scale" || fault == "swapped_experts" || fault == "decay_sign" ||
+         fault == "output_gate";
 }
 
 class Prover {
  public:
   Prover(const Setup& setup, std::uint64_t seed, std::string fault)
-      : setup_(setup), fault_(std::move(fault)), dice_(seed), engine_(setup, false), truth_(alone(setup)), numbers_(right_) {
+      : setup_(setup),
+        fault_(std::move(fault)),
+        dice_(seed),
+        engine_(setup, false),
+        truth_(alone(setup)),
+        numbers_(right_) {
     truth_.allocate();
     right_ = random_tensors(truth_, dice_);
     const Shape& shape = setup.shape;
@@ -282,7 +294,8 @@ class Prover {
       if (fault_ == "cache_row" && step + 1 == kSteps) {
         const std::size_t layer = last_layer(truth_, true);
         std::uint16_t* const row = engine_.cache_row(layer, 0, setup_.context);
-        for (std::size_t k = 0; k < shape.cached(); ++k) row[k] = static_cast<std::uint16_t>(row[k] ^ 0x8000U);
+        for (std::size_t k = 0; k < shape.cached(); ++k)
+          row[k] = static_cast<std::uint16_t>(row[k] ^ 0x8000U);
       }
       const Result result = engine_.run(std::span(ids_).subspan(step * each, each), 1,
                                         std::span(tokens_).subspan(step * setup_.batch, setup_.batch), {});
@@ -304,10 +317,11 @@ class Prover {
     const double bound = std::max(kNear, expected.error());
     const double caches = worst_cache_row();
     char text[240];
-    std::snprintf(text, sizeof text,
-                  "all steps: %.2g %% from float64, where rounding takes %.2g %%; %.2g %% from float64 that rounds as "
-                  "this does, and a row of a cache %.2g %%, of at most %.2g %%",
-                  100 * far.error(), 100 * expected.error(), 100 * near.error(), 100 * caches, 100 * bound);
+    std::snprintf(
+        text, sizeof text,
+        "all steps: %.2g %% from float64, where rounding takes %.2g %%; %.2g %% from float64 that rounds as "
+        "this does, and a row of a cache %.2g %%, of at most %.2g %%",
+        100 * far.error(), 100 * expected.error(), 100 * near.error(), 100 * caches, 100 * bound);
     return {near.error() <= bound && far.error() <= 2 * bound && caches <= 2 * bound, text};
   }
 
@@ -353,7 +367,8 @@ class Prover {
     char text[160];
     // Sums of another order at most.
     constexpr double kBound = 0x1p-12;
-    std::snprintf(text, sizeof text, "a prefill of the same tokens differs by %.2g, of at most %.2g", error, kBound);
+    std::snprintf(text, sizeof text, "a prefill of the same tokens differs by %.2g, of at most %.2g", error,
+                  kBound);
     return {error <= kBound, text};
   }
 
@@ -384,7 +399,8 @@ Verdict prove(const Setup& setup, std::uint64_t seed, const std::string& fault) 
     throw std::invalid_argument("no such fault: " + fault);
   if (fault == "lost_row" && (setup.placement == Placement::kSingle || setup.nodes.size() < 2))
     throw std::invalid_argument("on one node no row is sent");
-  if (!setup.trunk && !fault.empty() && fault != "lost_row" && fault != "expert_scale" && fault != "swapped_experts")
+  if (!setup.trunk && !fault.empty() && fault != "lost_row" && fault != "expert_scale" &&
+      fault != "swapped_experts")
     throw std::invalid_argument("without a trunk there is no such fault");
   return Prover(setup, seed, fault).verdict();
 }

@@ -20,7 +20,8 @@ double dot(const Doubles& a, const Doubles& b) {
 }
 
 Doubles rms_norm(const Doubles& x, const Doubles& weight) {
-  const double factor = 1 / std::sqrt(dot(x, x) / static_cast<double>(x.size()) + static_cast<double>(kEpsilon));
+  const double factor =
+      1 / std::sqrt(dot(x, x) / static_cast<double>(x.size()) + static_cast<double>(kEpsilon));
   Doubles all(x.size());
   for (std::size_t i = 0; i < x.size(); ++i) all[i] = weight[i] * x[i] * factor;
   return all;
@@ -274,7 +275,8 @@ Doubles Reference::moe(std::size_t layer, const Doubles& x, const std::int16_t* 
     for (std::size_t i = 0; i < gate.size(); ++i) gate[i] = gemm::situ_exact(gate[i], up[i]);
     add(total, times(expert + "w2.weight", gate), sigmoid(scores[static_cast<std::size_t>(ids[k])]) / sum);
   }
-  Doubles all = times(at + "routed_expert_up_proj.weight", rms_norm(total, vec(at + "routed_expert_norm.weight")));
+  Doubles all =
+      times(at + "routed_expert_up_proj.weight", rms_norm(total, vec(at + "routed_expert_norm.weight")));
   if (shape_.shared > 0) add(all, mlp(at + "shared_experts.", x));
   return all;
 }

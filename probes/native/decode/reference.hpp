@@ -33,9 +33,9 @@ class Numbers {
   std::map<std::string, std::vector<double>> vecs_;
 };
 
-// What an engine rounds: what comes into products, to BF16 and then to what their variant multiplies, and rows of
-// caches. Whoever rounds as the engine does must come out very near it; and what rounding takes from the exact
-// numbers is known then, however ill-conditioned the weights are.
+// What an engine rounds: what comes into products, to BF16 and then to what their variant multiplies, and
+// rows of caches. Whoever rounds as the engine does must come out very near it; and what rounding takes from
+// the exact numbers is known then, however ill-conditioned the weights are.
 struct Roundings {
   bool any = false;
   gemm::Activations trunk = gemm::Activations::kBf16;
@@ -64,7 +64,8 @@ class Reference {
   const Doubles& vec(const std::string& name) { return numbers_.vec(name); }
   Doubles times(const std::string& name, const Doubles& x);
   Doubles rounded(const Doubles& x, gemm::Activations kind) const;
-  Doubles heads(const std::string& at, const Doubles& query, const Doubles& gates, const std::vector<Doubles>& cache);
+  Doubles heads(const std::string& at, const Doubles& query, const Doubles& gates,
+                const std::vector<Doubles>& cache);
   Doubles absorbed_heads(const std::string& at, const Doubles& query, const Doubles& gates,
                          const std::vector<Doubles>& cache);
   Doubles mix(const std::string& name, const std::string& norm);
