@@ -41,14 +41,12 @@ PAGE_KINDS = ("small",)
 STEPS = 64
 """Of which the experts are drawn; a replay goes round."""
 ROUNDS = 3
-FILL_RATE = 0.5e9
+FILL_RATE = 0.75e9
 """B/s at which each of at most `FILLERS` threads fills memory with packed weights, taken for planning."""
 FILLERS = 16
-PROOF_SECONDS = 1.5
-SAMPLE_STEPS = 2
-"""Steps of the shortest sample, at least."""
-OVERHEAD = 1.5
-"""Of a step's time over that of its bytes at a low read rate, taken for planning."""
+MOST_FILL_SECONDS = 8.0
+"""Of a short profile: where filling takes longer, layers hold no more experts than they must."""
+PROOF_SECONDS = 0.8
 STEP_FACTOR = 2
 """Bytes of a step by those of the caches, at least."""
 TRUNK_SHARES: Mapping[str, float] = MappingProxyType(
@@ -164,7 +162,9 @@ class _Planner(Layout):
         # Nodes own the same number of experts each.
         least = sets.round_up(least, len(self.specs))
         wanted = sets.round_up(max(least, EXPERTS), len(self.specs))
-        return wanted if self._refused(attrs.evolve(choice, experts=wanted)) is None else least
+        full = attrs.evolve(choice, experts=wanted)
+        slow = not self.long and self._fill_seconds(full) > MOST_FILL_SECONDS
+        return least if slow or self._refused(full) is not None else wanted
 
     def _factors(self, base: _Choice) -> list[tuple[str, str, _Choice]]:
         """(name, factor, choice) of every other case, most important first."""
@@ -173,7 +173,7 @@ class _Planner(Layout):
         def change(name: str, factor: str, **changed: Any) -> None:
             one = attrs.evolve(base, **changed)
             if one != base:
-                found.append((name, factor, attrs.evolve(one, experts=max(one.experts, self._experts(one)))))
+                found.append((name, factor, attrs.evolve(one, experts=self._experts(one))))
 
         change("deep", "deep", layers=2 * base.layers)
         change("routing.uniform", "routing", routing="uniform")
@@ -276,9 +276,8 @@ class _Planner(Layout):
             "level_2_bytes": sets.level_2_bytes(self.inventory.cpu, cpus),
         }
         step = self._step_seconds(choice, len(cpus))
-        fillers = min(FILLERS, len(cpus))
-        prepared = WORKER_SECONDS + total / (FILL_RATE * fillers) + PROOF_SECONDS + SAMPLE_STEPS * step
-        timed = max(self.goal, LEAST_SAMPLES * SAMPLE_STEPS * step)
+        prepared = WORKER_SECONDS + self._fill_seconds(choice) + PROOF_SECONDS + step
+        timed = max(self.goal, LEAST_SAMPLES * step)
         return Case(
             self.probe,
             name,
@@ -308,10 +307,15 @@ class _Planner(Layout):
             f"{where}, context {choice.context:,}{many}, {ROUTING_WORDS[choice.routing]}"
         )
 
+    def _fill_seconds(self, choice: _Choice) -> float:
+        setup = self._setup(choice)
+        total = sum(sum(parts.values()) for parts in decode_kernels.bytes_needed(setup).values())
+        return total / (FILL_RATE * min(FILLERS, sum(len(own) for _, own in setup.node_cpus)))
+
     def _step_seconds(self, choice: _Choice, threads: int) -> float:
         """A step's time at a low read rate."""
         size = step_bytes(choice.trunk, choice.layers, choice.batch, choice.context, choice.experts)
-        return OVERHEAD * size / min(READ_RATE * threads, READ_RATE_MOST)
+        return size / min(READ_RATE * threads, READ_RATE_MOST)
 
 
 def step_bytes(trunk: str, layers: int, batch: int, context: int, experts: int = k3.EXPERTS) -> float:
