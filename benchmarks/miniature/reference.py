@@ -6,7 +6,7 @@ engine's outputs differ by is its own rounding, and what its formats of activati
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from attrs import define, field, frozen
@@ -73,11 +73,26 @@ class Step:
     """[MoE layers]: by how much the last choice beat the first that was not made. Near 0: rounding may turn it."""
 
 
-class Model:
-    """Weights as numbers of float64, and the parts of a layer that know nothing of other tokens."""
+Rounding = Callable[[str, Numbers], Numbers]
+"""What an engine makes of the activations [..., depth] of a product with weights of a type; see `rounding`."""
 
-    def __init__(self, shape: Shape, weights: Weights) -> None:
+
+def exact(_: str, x: Numbers) -> Numbers:
+    """No rounding."""
+    return x
+
+
+class Model:
+    """Weights as numbers of float64, and the parts of a layer that know nothing of other tokens.
+
+    With `rounding`, the inputs of each product with a matrix are rounded: the reference then tells what an engine that
+    does so should give, and no longer what is right.
+    """
+
+    def __init__(self, shape: Shape, weights: Weights, rounding: Rounding = exact) -> None:
         self.shape = shape
+        self._rounding = rounding
+        self._types = {name: one.type for name, one in weights.items()}
         self._weights: Mapping[str, Numbers] = {name: one.numbers() for name, one in weights.items()}
 
     def outside(self, name: str) -> Numbers:
@@ -87,6 +102,15 @@ class Model:
     def weight(self, layer: int, name: str) -> Numbers:
         """A weight of a layer."""
         return self._weights[f"model.layers.{layer}.{name}"]
+
+    def rounded(self, name: str, x: Numbers) -> Numbers:
+        """Inputs of a product with that weight."""
+        return self._rounding(self._types[name], x)
+
+    def product(self, layer: int, name: str, x: Numbers) -> Numbers:
+        """W x."""
+        whole = f"model.layers.{layer}.{name}"
+        return self._weights[whole] @ self.rounded(whole, x)
 
     def embedding(self, token: int) -> Numbers:
         """The first hidden state of a token."""
@@ -99,60 +123,60 @@ class Model:
 
     def mlp(self, layer: int, name: str, x: Numbers) -> Numbers:
         """A dense MLP, or the shared experts as one."""
-        gate, up, down = (self.weight(layer, f"{name}.{part}_proj.weight") for part in ("gate", "up", "down"))
-        return down @ situ(gate @ x, up @ x)
+        gate, up = (self.product(layer, f"{name}.{part}_proj.weight", x) for part in ("gate", "up"))
+        return self.product(layer, f"{name}.down_proj.weight", situ(gate, up))
 
     def scores(self, layer: int, x: Numbers) -> tuple[Numbers, Numbers]:
         """Of all experts: as weights, and as choices are made by."""
-        scores = sigmoid(self.weight(layer, "block_sparse_moe.gate.weight") @ x)
+        scores = sigmoid(self.product(layer, "block_sparse_moe.gate.weight", x))
         return scores, scores + self.weight(layer, "block_sparse_moe.gate.e_score_correction_bias")
 
     def moe(self, layer: int, x: Numbers, ids: Ids, scores: Numbers) -> Numbers:
         """The experts `ids`, the norm of their sum, and the shared experts, of a normalised x."""
         at = "block_sparse_moe"
         parts = scores[ids] / (scores[ids].sum() + 1e-20)
-        z = self.weight(layer, f"{at}.routed_expert_down_proj.weight") @ x
+        z = self.product(layer, f"{at}.routed_expert_down_proj.weight", x)
         total = np.zeros(self.shape.width)
         for expert, part in zip(ids, parts, strict=True):
-            w1, w2, w3 = (self.weight(layer, f"{at}.experts.{expert}.w{i}.weight") for i in (1, 2, 3))
-            total += part * (w2 @ situ(w1 @ z, w3 @ z))
+            gate, up = (self.product(layer, f"{at}.experts.{expert}.w{i}.weight", z) for i in (1, 3))
+            total += part * self.product(layer, f"{at}.experts.{expert}.w2.weight", situ(gate, up))
         normed = rms_norm(total, self.weight(layer, f"{at}.routed_expert_norm.weight"))
-        routed = self.weight(layer, f"{at}.routed_expert_up_proj.weight") @ normed
+        routed = self.product(layer, f"{at}.routed_expert_up_proj.weight", normed)
         return routed + self.mlp(layer, f"{at}.shared_experts", x) if self.shape.shared else routed
 
     def decays(self, layer: int, x: Numbers) -> tuple[Numbers, Numbers]:
         """Of KDA: logarithms of the decays [heads, head_dim], and betas [heads]."""
         shape = self.shape
-        low = self.weight(layer, "self_attn.f_a_proj.weight") @ x
-        given = self.weight(layer, "self_attn.f_b_proj.weight") @ low
+        low = self.product(layer, "self_attn.f_a_proj.weight", x)
+        given = self.product(layer, "self_attn.f_b_proj.weight", low)
         given = (given + self.weight(layer, "self_attn.dt_bias")).reshape(shape.heads, shape.head_dim)
         steepness = np.exp(self.weight(layer, "self_attn.A_log")[: shape.heads, None])
-        beta = sigmoid(self.weight(layer, "self_attn.b_proj.weight") @ x)
+        beta = sigmoid(self.product(layer, "self_attn.b_proj.weight", x))
         return LOWER_BOUND * sigmoid(steepness * given), beta
 
     def kda_output(self, layer: int, x: Numbers, heads: Numbers) -> Numbers:
         """The norm, gate and last product of KDA; `heads` [heads, head_dim]."""
         normed = rms_norm(heads, self.weight(layer, "self_attn.o_norm.weight")).reshape(-1)
-        gate = sigmoid(self.weight(layer, "self_attn.g_proj.weight") @ x)
-        return self.weight(layer, "self_attn.o_proj.weight") @ (normed * gate)
+        gate = sigmoid(self.product(layer, "self_attn.g_proj.weight", x))
+        return self.product(layer, "self_attn.o_proj.weight", normed * gate)
 
     def query(self, layer: int, x: Numbers) -> Numbers:
         """Of MLA [heads, head_dim + rest]."""
-        low = self.weight(layer, "self_attn.q_a_proj.weight") @ x
+        low = self.product(layer, "self_attn.q_a_proj.weight", x)
         low = rms_norm(low, self.weight(layer, "self_attn.q_a_layernorm.weight"))
-        return (self.weight(layer, "self_attn.q_b_proj.weight") @ low).reshape(self.shape.heads, -1)
+        return self.product(layer, "self_attn.q_b_proj.weight", low).reshape(self.shape.heads, -1)
 
     def compressed(self, layer: int, x: Numbers) -> Numbers:
         """What the cache holds of a token [cache_rank + rest]."""
-        both = self.weight(layer, "self_attn.kv_a_proj_with_mqa.weight") @ x
+        both = self.product(layer, "self_attn.kv_a_proj_with_mqa.weight", x)
         rank = self.shape.cache_rank
         normed = rms_norm(both[:rank], self.weight(layer, "self_attn.kv_a_layernorm.weight"))
         return np.concatenate((normed, both[rank:]))
 
     def mla_output(self, layer: int, x: Numbers, heads: Numbers) -> Numbers:
         """The gate and last product of MLA; `heads` [heads, head_dim]."""
-        gate = sigmoid(self.weight(layer, "self_attn.g_proj.weight") @ x)
-        return self.weight(layer, "self_attn.o_proj.weight") @ (heads.reshape(-1) * gate)
+        gate = sigmoid(self.product(layer, "self_attn.g_proj.weight", x))
+        return self.product(layer, "self_attn.o_proj.weight", heads.reshape(-1) * gate)
 
     def key_value(self, layer: int) -> tuple[Numbers, Numbers]:
         """W_k and W_v, each [heads, head_dim, cache_rank]."""
@@ -169,7 +193,8 @@ class Model:
             self.outside("model.output_attn_res_norm.weight"),
             self.outside("model.output_attn_res_proj.weight"),
         )
-        return self.outside("lm_head.weight") @ rms_norm(mixed, self.outside("model.norm.weight"))
+        normed = rms_norm(mixed, self.outside("model.norm.weight"))
+        return self.outside("lm_head.weight") @ self.rounded("lm_head.weight", normed)
 
 
 def choose(scores: Numbers, used: int) -> tuple[Ids, float]:
@@ -245,7 +270,7 @@ class Decoder:
             )
         made = []
         for number, name in enumerate("qkv"):
-            inputs = np.vstack((kept.past[number], model.weight(layer, f"self_attn.{name}_proj.weight") @ x))
+            inputs = np.vstack((kept.past[number], model.product(layer, f"self_attn.{name}_proj.weight", x)))
             taps = model.weight(layer, f"self_attn.{name}_conv1d.weight")[:, 0]
             made.append(silu((inputs * taps.T).sum(axis=0)).reshape(shape.heads, shape.head_dim))
             kept.past[number] = inputs[1:]
@@ -264,9 +289,11 @@ class Decoder:
         latent, rest = cache[:, : shape.cache_rank], cache[:, shape.cache_rank :]
         query = model.query(layer, x)
         keys, values = model.key_value(layer)
-        absorbed = np.einsum("hdr,hd->hr", keys, query[:, : shape.head_dim])
+        name = f"model.layers.{layer}.self_attn.kv_b_proj.weight"
+        plain = model.rounded(name, query[:, : shape.head_dim])
+        absorbed = np.einsum("hdr,hd->hr", keys, plain)
         scores = absorbed @ latent.T + query[:, shape.head_dim :] @ rest.T
-        weighted = softmax(scores * shape.key**-0.5) @ latent
+        weighted = model.rounded(name, softmax(scores * shape.key**-0.5) @ latent)
         return model.mla_output(layer, x, np.einsum("hdr,hr->hd", values, weighted))
 
 
@@ -275,9 +302,10 @@ def decode(
     weights: Weights,
     tokens: Sequence[int],
     forced: Sequence[Sequence[Sequence[int]]] | None = None,
+    rounding: Rounding = exact,
 ) -> list[Step]:
     """All tokens of a sequence in turn; `forced` [tokens][MoE layers][used]."""
-    decoder = Decoder(Model(shape, weights))
+    decoder = Decoder(Model(shape, weights, rounding))
     given = forced if forced is not None else [None] * len(tokens)
     return [decoder.step(token, ids) for token, ids in zip(tokens, given, strict=True)]
 

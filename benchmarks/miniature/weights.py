@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import ml_dtypes
 import numpy as np
 from attrs import frozen
@@ -73,30 +75,39 @@ class Weight:
         return Weight(self.type, self.shape[::-1], nibbles[:, 0::2] | (nibbles[:, 1::2] << 4), across)
 
 
-Weights = dict[str, Weight]
+Weights = Mapping[str, Weight]
+"""By released name, less the language model's prefix; the codes and scales of an expert's matrix are one weight."""
 
 
-def random_weights(shape: Shape, seed: int, trunk: str = "bf16", experts: str = "mxfp4") -> Weights:
-    """Normal numbers whose products keep the size of what comes in, by released name.
+@frozen
+class Types:
+    """What stores the trunk's matrices, the experts and the router: of `TYPES`. Norms are BF16, a few vectors F32, as
+    released; with a trunk of f32 all of them are F32. llama.cpp's converter makes routers F32."""
 
-    `trunk`: the type of all matrices but those of router and experts. Router and norms are BF16, a few vectors F32,
-    as released; with a trunk of f32 all of them are F32.
-    """
+    trunk: str = "bf16"
+    experts: str = "mxfp4"
+    router: str = "bf16"
+
+    def of(self, kind: Kind) -> str:
+        """Of one weight."""
+        if kind.part in ("matrix", "expert", "router"):
+            return {"matrix": self.trunk, "expert": self.experts, "router": self.router}[kind.part]
+        return "f32" if kind.part == "single" or self.trunk == "f32" else "bf16"
+
+
+RELEASED = Types()
+
+
+def random_weights(shape: Shape, seed: int, types: Types = RELEASED) -> Weights:
+    """Normal numbers whose products keep the size of what comes in, by released name."""
     chance = np.random.default_rng(seed)
     made = {}
     for name, kind in shape.kinds():
         numbers = chance.normal(kind.mean, kind.deviation, kind.shape).astype(np.float32)
         if name.endswith("A_log"):
             numbers[shape.heads :] = 0
-        square = name.endswith("kv_b_proj.weight")
-        made[name] = encode(numbers, _type(kind, trunk, experts), square=square)
+        made[name] = encode(numbers, types.of(kind), square=name.endswith("kv_b_proj.weight"))
     return made
-
-
-def _type(kind: Kind, trunk: str, experts: str) -> str:
-    if kind.part in ("matrix", "expert"):
-        return trunk if kind.part == "matrix" else experts
-    return "f32" if kind.part == "single" or trunk == "f32" else "bf16"
 
 
 def encode(numbers: NDArray[np.float32], kind: str, *, square: bool = False) -> Weight:

@@ -23,7 +23,7 @@ TOKENS = [1, 2, 3, 77, 5, 6, 1, 1, 200]
     ("trunk", "experts"), [("f32", "f32"), ("bf16", "mxfp4"), ("q8_0", "mxfp4"), ("mxfp4", "mxfp4")]
 )
 def test_a_step_at_a_time_equals_a_prefill_by_other_formulas(trunk: str, experts: str) -> None:
-    made = weights.random_weights(SMALL, 1, trunk, experts)
+    made = weights.random_weights(SMALL, 1, weights.Types(trunk, experts))
     steps = reference.decode(SMALL, made, TOKENS)
     whole = reference.prefill(SMALL, made, TOKENS)
     assert np.stack([one.logits for one in steps]) == pytest.approx(whole, rel=1e-10, abs=1e-10)
