@@ -7,6 +7,7 @@ import importlib.util
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from numpy.typing import NDArray
 
 INSTALL = "pip install llama-cpp-python==0.3.36, which builds llama.cpp: some minutes on two cores"
 _KEPT = re.compile(r"(l_out|ffn_moe_topk|ffn_moe_probs|ffn_moe_probs_biased)-(\d+)")
-_EVAL_NAMES = 128
 
 
 def missing() -> str | None:
@@ -38,7 +38,8 @@ class Observed:
 class Peer:
     """A loaded GGUF with one sequence. `close` it.
 
-    `threads`: of both kinds of evaluation. `cache`: the type of the cache of attention, "f32" or "f16".
+    `threads`: of both kinds of evaluation. `cache_type`: of the cache of attention, "f32" or "f16". `repack`: whether
+    weights may be stored anew in an order that suits the CPU.
     """
 
     def __init__(
@@ -46,40 +47,55 @@ class Peer:
         path: Path,
         *,
         threads: int = 1,
-        context: int = 512,
-        cache: str = "f32",
+        context: int = 64,
+        cache_type: str = "f32",
         observe: bool = False,
         repack: bool = True,
     ) -> None:
         import llama_cpp
 
         self._library: Any = llama_cpp
-        self._quiet = llama_cpp.llama_log_callback(_log)
-        self._troubles: list[str] = _TROUBLES
-        _TROUBLES.clear()
-        llama_cpp.llama_log_set(self._quiet, ctypes.c_void_p(0))
+        llama_cpp.llama_log_set(_silence(), ctypes.c_void_p(0))
         llama_cpp.llama_backend_init()
         model = llama_cpp.llama_model_default_params()
-        model.use_mmap, model.n_gpu_layers, model.use_extra_bufts = False, 0, repack
+        _set(
+            model,
+            load_mode=llama_cpp.LLAMA_LOAD_MODE_NONE,  # into memory of its own, not mapped
+            n_gpu_layers=0,
+            use_extra_bufts=repack,
+        )
         self._model = llama_cpp.llama_model_load_from_file(str(path).encode(), model)
         if not self._model:
-            raise ValueError(f"llama.cpp refuses {path}: {' '.join(_TROUBLES)[-300:]}")
-        told = llama_cpp.llama_context_default_params()
-        told.n_ctx, told.n_batch, told.n_ubatch, told.n_seq_max = context, context, context, 1
-        told.n_threads = told.n_threads_batch = threads
-        kind = {"f32": 0, "f16": 1}[cache]
-        told.type_k = told.type_v = kind
-        told.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        self.observed = Observed()
+            raise ValueError(f"llama.cpp refuses {path}: {_said()}")
+        kind = {"f32": 0, "f16": 1}[cache_type]
+        self._settings = {
+            **dict.fromkeys(("n_ctx", "n_batch", "n_ubatch"), context),
+            **dict.fromkeys(("n_threads", "n_threads_batch"), threads),
+            **dict.fromkeys(("type_k", "type_v"), kind),
+            "n_seq_max": 1,
+            "flash_attn_type": llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED,
+        }
+        vocabulary = llama_cpp.llama_model_get_vocab(self._model)
+        self.vocabulary = int(llama_cpp.llama_vocab_n_tokens(vocabulary))
+        self._see_all = llama_cpp.ggml_backend_sched_eval_callback(self._see)
+        self._context: Any = None
+        self.begin(observe)
+
+    def begin(self, observe: bool) -> None:
+        """A new context, whose sequence is empty; `observe`: whether `observed` shall be filled, which takes time."""
+        library = self._library
+        if self._context:
+            library.llama_free(self._context)
+        told = library.llama_context_default_params()
+        _set(told, **self._settings)
         if observe:
-            self._callback = llama_cpp.ggml_backend_sched_eval_callback(self._see)
-            told.cb_eval = self._callback
-        self._context = llama_cpp.llama_init_from_model(self._model, told)
-        if not self._context:
-            llama_cpp.llama_model_free(self._model)
-            raise ValueError(f"llama.cpp gives no context for {path}: {' '.join(_TROUBLES)[-300:]}")
-        self.vocabulary = int(llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self._model)))
+            told.cb_eval = self._see_all
+        self.observed = Observed()
         self._length = 0
+        self._context = library.llama_init_from_model(self._model, told)
+        if not self._context:
+            library.llama_model_free(self._model)
+            raise ValueError(f"llama.cpp gives no context: {_said()}")
 
     def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """[tokens, vocabulary] of the next tokens of the sequence, all in one batch."""
@@ -120,12 +136,31 @@ class Peer:
         return True
 
 
-_TROUBLES: list[str] = []
+def _set(settings: Any, **values: Any) -> None:
+    """`AttributeError` for a field that this version does not have: ctypes would take it silently."""
+    for name, value in values.items():
+        getattr(settings, name)
+        setattr(settings, name, value)
 
 
-def _log(_: int, text: bytes, __: Any) -> None:
-    _TROUBLES.append(text.decode(errors="replace").strip())
-    del _TROUBLES[:-20]
+_SAID: list[str] = []
+
+
+def _hear(_: int, text: bytes, __: Any) -> None:
+    _SAID.append(text.decode(errors="replace").strip())
+    del _SAID[:-20]
+
+
+def _said() -> str:
+    return " ".join(_SAID)[-300:]
+
+
+@cache
+def _silence() -> Any:
+    """Of the whole process, as the library keeps it."""
+    import llama_cpp
+
+    return llama_cpp.llama_log_callback(_hear)
 
 
 class _Tensor(ctypes.Structure):
@@ -139,27 +174,17 @@ class _Tensor(ctypes.Structure):
     )
 
 
-def _base() -> ctypes.CDLL:
+@cache
+def _ggml() -> ctypes.CDLL:
     import llama_cpp
 
-    folder = Path(llama_cpp.__file__).parent / "lib"
-    library = ctypes.CDLL(str(folder / "libggml-base.so"))
+    library = ctypes.CDLL(str(Path(llama_cpp.__file__).parent / "lib" / "libggml-base.so"))
     library.ggml_get_name.restype = ctypes.c_char_p
     library.ggml_get_name.argtypes = [ctypes.c_void_p]
-    library.ggml_backend_tensor_get.argtypes = [
-        ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t,
-    ]  # fmt: skip
+    pointer, size = ctypes.c_void_p, ctypes.c_size_t
+    library.ggml_backend_tensor_get.argtypes = [pointer, pointer, size, size]
     library.ggml_backend_tensor_get.restype = None
     return library
-
-
-_LIBRARY: list[ctypes.CDLL] = []
-
-
-def _ggml() -> ctypes.CDLL:
-    if not _LIBRARY:
-        _LIBRARY.append(_base())
-    return _LIBRARY[0]
 
 
 def _name(tensor: int) -> str:
@@ -170,14 +195,10 @@ def _read(tensor: int) -> NDArray[Any]:
     """[tokens, numbers]: of one row after the other, whatever lies between them."""
     told = _Tensor.from_address(tensor)
     kind = {0: np.float32, 26: np.int32}[told.type]
-    rows = []
-    width = told.ne[0]
-    for row in range(told.ne[1] * told.ne[2] * told.ne[3]):
-        taken = np.empty(width, kind)
-        at = row * told.nb[1]
-        _ggml().ggml_backend_tensor_get(tensor, taken.ctypes.data, at, taken.nbytes)
-        rows.append(taken)
-    return np.stack(rows)
+    rows = np.empty((told.ne[1] * told.ne[2] * told.ne[3], told.ne[0]), kind)
+    for number, row in enumerate(rows):
+        _ggml().ggml_backend_tensor_get(tensor, row.ctypes.data, number * told.nb[1], row.nbytes)
+    return rows
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from zlib import crc32
 
 import ml_dtypes
 import numpy as np
@@ -108,6 +109,41 @@ def random_weights(shape: Shape, seed: int, types: Types = RELEASED) -> Weights:
             numbers[shape.heads :] = 0
         made[name] = encode(numbers, types.of(kind), square=name.endswith("kv_b_proj.weight"))
     return made
+
+
+class Repeated(Mapping[str, Weight]):
+    """Random weights of any width, each made when it is asked for and the same each time: its first rows, repeated.
+
+    Quick to make where a model has gigabytes. The router's rows all differ, as experts alike would be near ties.
+    """
+
+    _ROWS = 128
+
+    def __init__(self, shape: Shape, seed: int, types: Types) -> None:
+        self._kinds = dict(shape.kinds())
+        self._heads, self._seed, self._types = shape.heads, seed, types
+
+    def __getitem__(self, name: str) -> Weight:
+        kind = self._kinds[name]
+        rows = (
+            kind.shape[0] if len(kind.shape) == 1 or kind.part == "router" else min(kind.shape[0], self._ROWS)
+        )
+        chance = np.random.default_rng((self._seed, crc32(name.encode())))
+        numbers = chance.standard_normal((rows, *kind.shape[1:]), np.float32)
+        numbers *= np.float32(kind.deviation)
+        numbers += np.float32(kind.mean)
+        if name.endswith("A_log"):
+            numbers[self._heads :] = 0
+        some = encode(numbers, self._types.of(kind), square=name.endswith("kv_b_proj.weight"))
+        again = np.arange(kind.shape[0]) % rows
+        scales = None if some.scales is None else some.scales[again]
+        return Weight(some.type, kind.shape, some.codes[again], scales)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kinds)
+
+    def __len__(self) -> int:
+        return len(self._kinds)
 
 
 def encode(numbers: NDArray[np.float32], kind: str, *, square: bool = False) -> Weight:

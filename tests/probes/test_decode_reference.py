@@ -199,3 +199,17 @@ def test_names_are_those_of_the_released_index(repository: Path) -> None:
     inside = {name for name in released if re.match(r"model\.layers\.[0-7]\.", name)}
     outside = {name for name in released if name.startswith(("model.", "lm_head")) and ".layers." not in name}
     assert ours == inside | outside
+
+
+def test_repeated_weights_are_the_same_each_time() -> None:
+    types = weights.Types("q8_0", "mxfp4")
+    made = weights.Repeated(SMALL, 7, types)
+    assert set(made) == {name for name, _ in SMALL.kinds()}
+    name = "model.layers.0.mlp.up_proj.weight"
+    assert np.array_equal(made[name].numbers(), weights.Repeated(SMALL, 7, types)[name].numbers())
+    assert made[name].numbers()[:128] == pytest.approx(made[name].numbers()[128:256])
+    made["model.layers.3.self_attn.kv_b_proj.weight"].transposed()
+    steps = reference.decode(SMALL, made, TOKENS)
+    whole = reference.prefill(SMALL, made, TOKENS)
+    assert np.stack([one.logits for one in steps]) == pytest.approx(whole, rel=1e-9, abs=1e-9)
+    assert 0.3 < whole.std() < 3
