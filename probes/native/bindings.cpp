@@ -1,4 +1,5 @@
 // What Python sees of the kernels, the pools and the thread team: k3gate.probes._native.
+#include "decode/bindings.hpp"
 #include "gemm/bindings.hpp"
 
 #include <nanobind/nanobind.h>
@@ -290,4 +291,5 @@ NB_MODULE(_native, m) {
           "One thread loads blocks of any content in an order of the part's seed, each load after the last.");
 
   gemm::bind(m);
+  decode::bind(m);
 }
