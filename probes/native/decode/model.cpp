@@ -16,21 +16,13 @@ namespace {
 using gemm::Format;
 using gemm::kGroup;
 using gemm::kTileRows;
+using gemm::scale_bytes;
+using gemm::value_bytes;
 
 constexpr std::size_t kStreams = 4;  // tiles that kernels read at once
-constexpr std::size_t kStoredQ8 = 34;
+constexpr std::size_t kStoredQ8 = gemm::kStoredGroup;
 
 std::shared_ptr<const Order> share(Order order) { return std::make_shared<const Order>(std::move(order)); }
-
-std::size_t value_bytes(Format format, std::size_t rows, std::size_t depth) {
-  if (format == Format::kMxfp4) return rows * depth / 2;
-  if (format == Format::kBf16) return 2 * rows * depth;
-  return rows * depth / kGroup * kStoredQ8;
-}
-
-std::size_t scale_bytes(Format format, std::size_t rows, std::size_t depth) {
-  return format == Format::kMxfp4 ? rows * depth / kGroup : 0;
-}
 
 float half(const std::byte* from) {
   std::uint16_t bits = 0;
