@@ -105,10 +105,17 @@ def random_weights(shape: Shape, seed: int, types: Types = RELEASED) -> Weights:
     made = {}
     for name, kind in shape.kinds():
         numbers = chance.normal(kind.mean, kind.deviation, kind.shape).astype(np.float32)
-        if name.endswith("A_log"):
-            numbers[shape.heads :] = 0
-        made[name] = encode(numbers, types.of(kind), square=name.endswith("kv_b_proj.weight"))
+        made[name] = _encoded(name, numbers, kind, shape, types)
     return made
+
+
+def _encoded(name: str, numbers: NDArray[np.float32], kind: Kind, shape: Shape, types: Types) -> Weight:
+    if name.endswith("A_log"):
+        numbers[shape.heads :] = 0
+    if kind.part == "router":
+        # As released, also where the file has them in F32.
+        numbers = numbers.astype(ml_dtypes.bfloat16).astype(np.float32)
+    return encode(numbers, types.of(kind), square=name.endswith("kv_b_proj.weight"))
 
 
 class Repeated(Mapping[str, Weight]):
@@ -121,7 +128,7 @@ class Repeated(Mapping[str, Weight]):
 
     def __init__(self, shape: Shape, seed: int, types: Types) -> None:
         self._kinds = dict(shape.kinds())
-        self._heads, self._seed, self._types = shape.heads, seed, types
+        self._shape, self._seed, self._types = shape, seed, types
 
     def __getitem__(self, name: str) -> Weight:
         kind = self._kinds[name]
@@ -132,9 +139,7 @@ class Repeated(Mapping[str, Weight]):
         numbers = chance.standard_normal((rows, *kind.shape[1:]), np.float32)
         numbers *= np.float32(kind.deviation)
         numbers += np.float32(kind.mean)
-        if name.endswith("A_log"):
-            numbers[self._heads :] = 0
-        some = encode(numbers, self._types.of(kind), square=name.endswith("kv_b_proj.weight"))
+        some = _encoded(name, numbers, kind, self._shape, self._types)
         again = np.arange(kind.shape[0]) % rows
         scales = None if some.scales is None else some.scales[again]
         return Weight(some.type, kind.shape, some.codes[again], scales)
