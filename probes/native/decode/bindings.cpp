@@ -12,7 +12,9 @@
 #include <string>
 #include <tuple>
 
+#include "check.hpp"
 #include "engine.hpp"
+#include "proof.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -123,6 +125,23 @@ Sizes needed(const nb::dict& given) {
   return sizes_of(model);
 }
 
+nb::dict told(const Verdict& verdict) {
+  nb::dict found;
+  found["ok"] = verdict.ok;
+  found["detail"] = verdict.detail;
+  return found;
+}
+
+nb::dict prove_setup(const nb::dict& given, std::uint64_t seed, const std::string& fault) {
+  const Setup setup = setup_of(given);
+  Verdict verdict;
+  {
+    nb::gil_scoped_release released;
+    verdict = prove(setup, seed, fault);
+  }
+  return told(verdict);
+}
+
 template <class T>
 std::vector<T> numbers_of(const nb::bytes& bytes) {
   if (bytes.size() % sizeof(T) != 0) throw std::invalid_argument("bytes that are no whole numbers");
@@ -185,6 +204,9 @@ class Held {
 void bind(nb::module_& m) {
   m.def("decode_bytes", &needed, "arguments"_a, "node -> part -> bytes of an engine; nothing is allocated.");
 
+  m.def("decode_prove", &prove_setup, "arguments"_a, "seed"_a, "fault"_a,
+        "A miniature of this setup with fresh weights against float64: ok, detail.");
+
   nb::class_<Held>(m, "DecodeEngine", "A miniature that decodes; see k3gate/probes/decode_kernels.py.")
       .def(
           "__init__",
@@ -242,6 +264,18 @@ void bind(nb::module_& m) {
           },
           "ids"_a, "tokens"_a)
       .def("reset", [](const Held& self) { self.get().reset(); })
+      .def(
+          "recheck",
+          [](const Held& self, std::uint64_t seed, std::size_t sampled) {
+            const Engine& engine = self.get();
+            Verdict verdict;
+            {
+              nb::gil_scoped_release released;
+              verdict = judge(check_step(engine, engine.model(), sampled, seed));
+            }
+            return told(verdict);
+          },
+          "seed"_a, "sampled"_a)
       .def("allocated", [](const Held& self) { return sizes_of(self.get().model()); })
       .def(
           "pools",
