@@ -101,7 +101,7 @@ class Peer:
     def __init__(self, bench: Bench, file: Path, repack: bool) -> None:
         self._bench = bench
         before = dict(_large_mappings())
-        self._model = llama_peer.Peer(file, context=CONTEXT, repack=repack)
+        self._model = llama_peer.Peer(file, context=CONTEXT, repack=repack, direct=True)
         for place, _ in _large_mappings():
             if place not in before:
                 _collapse(place)
@@ -160,6 +160,13 @@ def _large_mappings() -> Iterator[tuple[str, tuple[int, int]]]:
                 yield place, (resident, int(found[2]) * 1024)
 
 
+def _forget(file: Path) -> None:
+    """Has the page cache let go of a file, since what it holds is not there for huge pages."""
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())
+        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 def _collapse(place: str) -> None:
     """Asks again for huge pages where there were none; kernels before 6.1 do not know how."""
     first, last = (int(edge, 16) for edge in place.split("-"))
@@ -200,6 +207,7 @@ def against_peer(bench: Bench, trunk: str, count: int, folder: Path) -> None:
         part = file.with_suffix(".part")
         kimi_gguf.write(part, shape, bench.weights(), bench.types)
         part.rename(file)
+    _forget(file)
     peer = Peer(bench, file, repack=_faster_repacked(bench, file))
     try:
         print(peer.check(), flush=True)
@@ -214,7 +222,7 @@ def _faster_repacked(bench: Bench, file: Path) -> bool:
     """Whether llama.cpp is faster where it stores experts in an order of its own.
 
     Not tried with Q8_0: where there is AMX it then ends the process, as a product of kimi-k3's attention has inputs
-    that its products for AMX do not take.
+    that its products for AMX do not take; with attn_k_b in BF16 it runs, and its logits are no numbers.
     """
     if bench.types.trunk == "q8_0":
         return False

@@ -39,7 +39,7 @@ class Peer:
     """A loaded GGUF with one sequence. `close` it.
 
     `threads`: of both kinds of evaluation. `cache_type`: of the cache of attention, "f32" or "f16". `repack`: whether
-    weights may be stored anew in an order that suits the CPU.
+    weights may be stored anew in an order that suits the CPU. `direct`: read past the page cache.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class Peer:
         cache_type: str = "f32",
         observe: bool = False,
         repack: bool = True,
+        direct: bool = False,
     ) -> None:
         import llama_cpp
 
@@ -60,7 +61,8 @@ class Peer:
         model = llama_cpp.llama_model_default_params()
         _set(
             model,
-            load_mode=llama_cpp.LLAMA_LOAD_MODE_NONE,  # into memory of its own, not mapped
+            # Into memory of its own, not mapped.
+            load_mode=llama_cpp.LLAMA_LOAD_MODE_DIRECT_IO if direct else llama_cpp.LLAMA_LOAD_MODE_NONE,
             n_gpu_layers=0,
             use_extra_bufts=repack,
         )
