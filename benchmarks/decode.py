@@ -45,6 +45,7 @@ CONTEXT = 64
 ALIKE = 0.05
 """NMSE of logits. Both round activations, each in its own way; weights that were confused give 1 and more."""
 LARGE = 64 << 20
+Clock = Callable[[], float]
 HUGE_SHARE = 0.95
 MADV_COLLAPSE = 25
 
@@ -52,8 +53,8 @@ MADV_COLLAPSE = 25
 class Bench:
     """The engine with one trunk, and tokens to decode. Each reading decodes the same tokens from an empty context."""
 
-    def __init__(self, shape: Shape, types: Types, cpu: int, tokens: int) -> None:
-        self.shape, self.types, self.cpu, self.count = shape, types, cpu, tokens
+    def __init__(self, shape: Shape, types: Types, cpu: int, tokens: int, clock: Clock) -> None:
+        self.shape, self.types, self.cpu, self.count, self.clock = shape, types, cpu, tokens, clock
         chance = np.random.default_rng(SEED)
         self.tokens = chance.integers(0, shape.vocabulary, max(tokens, CHECKED_STEPS)).tolist()
         path = gemm_kernels.choose_path(None)[0]
@@ -69,18 +70,20 @@ class Bench:
 
     def ours(self) -> float:
         """Tokens/s."""
-        tokens = np.array(self.tokens[: self.count], "<i4").tobytes()
-        self.engine.reset()
-        begun = time.perf_counter()
-        self.engine.run(None, self.count, tokens=tokens)
-        return self.count / (time.perf_counter() - begun)
+        return self.count / self._run()[0]
 
     def bytes_read(self) -> float:
         """B/s of weights, states and caches."""
+        seconds, read = self._run()
+        return read / seconds
+
+    def _run(self) -> tuple[float, float]:
+        """Seconds, and bytes read."""
         tokens = np.array(self.tokens[: self.count], "<i4").tobytes()
         self.engine.reset()
+        begun = self.clock()
         report = self.engine.run(None, self.count, tokens=tokens)
-        return sum(report.read_bytes.values()) / report.seconds
+        return self.clock() - begun, sum(report.read_bytes.values())
 
     def loads(self) -> Callable[[], float]:
         """B/s of the read kernel over the engine's own memory."""
@@ -90,7 +93,9 @@ class Bench:
         size = pool.bytes // 4096 * 4096
 
         def read() -> float:
-            return float(size / team.run("read", isa, [[(pool, 0, size, 0)]], 1).seconds)
+            begun = self.clock()
+            team.run("read", isa, [[(pool, 0, size, 0)]], 1)
+            return float(size / (self.clock() - begun))
 
         return read
 
@@ -137,10 +142,10 @@ class Peer:
         bench = self._bench
         self._model.forget()
         with _on(bench.cpu):
-            begun = time.perf_counter()
+            begun = bench.clock()
             for token in bench.tokens[: bench.count]:
                 self._model.logits([token])
-            return bench.count / (time.perf_counter() - begun)
+            return bench.count / (bench.clock() - begun)
 
     def close(self) -> None:
         """Give its memory back."""
@@ -246,18 +251,25 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, default=8192, help="rows of the head")
     parser.add_argument("--tokens", type=int, default=3, help="of a reading")
     parser.add_argument("--cpu", type=int, default=_native.allowed_cpus()[0])
+    parser.add_argument(
+        "--processor-time",
+        action="store_true",
+        help="count what the process had of the CPU, where other work shares it",
+    )
     told = parser.parse_args()
+    clock = time.process_time if told.processor_time else time.perf_counter
     if HUGE_MALLOC not in os.environ.get("GLIBC_TUNABLES", ""):
         # It is read when a process starts.
         os.environ["GLIBC_TUNABLES"] = HUGE_MALLOC
         os.execv(sys.executable, [sys.executable, *sys.argv])
     shape = Shape(told.layers, told.experts, told.vocabulary, dense_layers=0)
     for trunk in [told.trunk] if told.trunk else sorted(GOALS):
-        bench = Bench(shape, Types(trunk, "mxfp4", "bf16"), told.cpu, told.tokens)
+        bench = Bench(shape, Types(trunk, "mxfp4", "bf16"), told.cpu, told.tokens, clock)
         held = sum(sum(parts.values()) for parts in bench.engine.allocated().values())
         print(
             f"{trunk} trunk: {shape.layers} layers, {shape.experts} experts, {shape.vocabulary} rows of the head: "
-            f"{held / 1e9:.2f} GB, CPU {told.cpu}, {told.tokens} tokens a reading",
+            f"{held / 1e9:.2f} GB, CPU {told.cpu}, {told.tokens} tokens a reading"
+            + (", processor time" if told.processor_time else ""),
             flush=True,
         )
         try:
