@@ -122,7 +122,7 @@ class Report:
     """Copied from one node's memory to another's, counted by the copying thread: `experts_in`, `experts_out` and
     `activations`."""
     agreement: float | None
-    """The share of the forced ids that the router itself would have chosen among the experts that are held."""
+    """None where the router chose. The share of the forced ids that the router itself would have chosen among the experts that are held."""
     near_ties: float | None
     """The share of choices (token and layer) where the last score chosen and the first left out differ by less than
     what rounding explains."""
@@ -137,15 +137,20 @@ class Report:
 
 
 def bytes_needed(setup: Setup) -> dict[int, dict[str, int]]:
-    """node -> part -> bytes of what an engine allocates; nothing is allocated. Interleaved weights count in even shares.
+    """node -> part -> bytes of what an engine allocates; nothing is allocated.
 
-    Parts: those of `PARTS` that have weights, and `embedding`, `state`, `cache`, `work`.
+    Parts: those of `PARTS` that have weights, and `embedding`, `state`, `cache`, `work`. Interleaved weights count in even
+    shares.
     """
     return dict(_native.decode_bytes(_arguments(setup)))
 
 
 def prove(setup: Setup, *, seed: int = 1, fault: str = "") -> Proof:
-    """Fresh random weights and inputs at this (reduced) shape, routing forced, some steps against float64."""
+    """Fresh random weights and inputs at this (reduced) shape, routing forced, some steps against float64.
+
+    With three `positions` and more, a prefill of the same tokens too. `fault`: one of `FAULTS`, to see it fail. Raises
+    `ValueError` where the setup cannot have such a fault, or is too large for float64.
+    """
     found = _native.decode_prove(_arguments(setup), seed, fault)
     return Proof("model_reference", bool(found["ok"]), str(found["detail"]))
 
@@ -165,9 +170,10 @@ class Engine:
         return {name: (kind, (rows, depth)) for name, kind, rows, depth in self._native.tensors()}
 
     def load(self, name: str, kind: str, data: bytes, scales: bytes = b"") -> None:
-        """`kind` f32, bf16, q8_0 (ggml's blocks) or mxfp4 (as the checkpoint: codes, and scales), as `tensors` lists it; f32
-        and bf16 go for each other. Of a kv_b_proj in another format than bf16 the parts are k_b_proj [heads x rank,
-        head_dim] (transposed) and v_b_proj [heads x head_dim, rank]."""
+        """`kind` as `tensors` lists it: f32, bf16, q8_0 (ggml's blocks) or mxfp4 (as the checkpoint: codes, and scales).
+
+        Float32 goes for bf16, where its numbers are such, and the other way round. Keys are multiplied transposed: of a
+        kv_b_proj in q8_0 or mxfp4, 32 x 32 numbers must share a scale. Raises `ValueError`."""
         self._native.load(name, kind, data, scales)
 
     def weights(self, name: str) -> bytes:
@@ -183,8 +189,9 @@ class Engine:
         return _report(self._native.run(ids or b"", steps, tokens or b"", rows or b""))
 
     def prefill(self, tokens: bytes, ids: bytes | None) -> Report:
-        """The positions of `tokens` (int32) follow one another in the first sequence, their products taken together. `ids`:
-        int16 [layers, positions, used]. Logits and hidden are of all positions."""
+        """The positions of `tokens` (int32) follow one another in the first sequence, their products taken together.
+
+        `ids`: int16 [layers, positions, used]. Logits and hidden are of all positions."""
         return _report(self._native.prefill(ids or b"", tokens))
 
     def reset(self) -> None:
@@ -192,8 +199,8 @@ class Engine:
         self._native.reset()
 
     def recheck(self, seed: int, sampled: int = SAMPLED_ROWS) -> Proof:
-        """Of the last step: random rows of the products of each kind, and a head's state, recomputed in float64 from the
-        weights that were timed."""
+        """Of the last step: random rows of the products of each kind, and a head's state, computed again in float64
+        from the weights that were timed."""
         found = self._native.recheck(seed, sampled)
         return Proof("timed_output", bool(found["ok"]), str(found["detail"]))
 

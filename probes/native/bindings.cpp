@@ -1,6 +1,5 @@
 // What Python sees of the kernels, the pools and the thread team: k3gate.probes._native.
 #include "decode/bindings.hpp"
-#include "gemm/bindings.hpp"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "chase.hpp"
+#include "gemm/bindings.hpp"
 #include "isa.hpp"
 #include "kernels.hpp"
 #include "pool.hpp"

@@ -12,9 +12,9 @@
 
 namespace k3gate::decode {
 
-// Spins, since sleeping would cost tens of microseconds a phase; yields after a while, as where threads are more
-// than CPUs the one that is waited for must get to run. Threads of a node meet first, so that one line crosses
-// from each node instead of one from each thread.
+// Spins, since sleeping would cost tens of microseconds a phase; yields after a while, as where threads are
+// more than CPUs the one that is waited for must get to run. Threads of a node meet first, so that one line
+// crosses from each node instead of one from each thread.
 class Barrier {
  public:
   explicit Barrier(const std::vector<std::size_t>& threads_of_node) : nodes_(threads_of_node.size()) {
@@ -46,7 +46,7 @@ class Barrier {
 
   static void spin(const Node& node, std::uint64_t round) {
     for (unsigned spins = 0; node.released.load(std::memory_order_acquire) == round; ++spins) {
-      if (spins < 20'000) {
+      if (spins < 4'000) {
         relax();
       } else {
         sched_yield();

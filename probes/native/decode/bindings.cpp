@@ -231,8 +231,12 @@ void bind(nb::module_& m) {
                                     reinterpret_cast<const std::byte*>(scales.c_str()), scales.size());
           },
           "name"_a, "kind"_a, "data"_a, "scales"_a)
-      .def("weights", [](const Held& self, const std::string& name) { return bytes_of(self.get().model().weights(name)); },
-           "name"_a)
+      .def(
+          "weights",
+          [](const Held& self, const std::string& name) {
+            return bytes_of(self.get().model().weights(name));
+          },
+          "name"_a)
       .def(
           "run",
           [](const Held& self, const nb::bytes& ids, std::size_t steps, const nb::bytes& tokens,
@@ -277,25 +281,25 @@ void bind(nb::module_& m) {
           },
           "seed"_a, "sampled"_a)
       .def("allocated", [](const Held& self) { return sizes_of(self.get().model()); })
-      .def(
-          "pools",
-          [](nb::handle_t<Held> self) {
-            const Model& model = nb::cast<Held&>(self).get().model();
-            nb::list pools;
-            for (std::size_t i = 0; i <= model.memory().nodes(); ++i) {
-              if (Pool* const pool = model.memory().pool(i))
-                pools.append(nb::make_tuple(i < model.memory().nodes() ? model.setup().nodes[i] : -1,
-                                            nb::cast(pool, nb::rv_policy::reference_internal, self)));
-            }
-            return pools;
-          })
+      .def("pools",
+           [](nb::handle_t<Held> self) {
+             const Model& model = nb::cast<Held&>(self).get().model();
+             nb::list pools;
+             for (std::size_t i = 0; i <= model.memory().nodes(); ++i) {
+               if (Pool* const pool = model.memory().pool(i))
+                 pools.append(nb::make_tuple(i < model.memory().nodes() ? model.setup().nodes[i] : -1,
+                                             nb::cast(pool, nb::rv_policy::reference_internal, self)));
+             }
+             return pools;
+           })
       .def("bind_errors",
            [](const Held& self) {
              const Model& model = self.get().model();
              std::map<int, int> errors;
              for (std::size_t i = 0; i <= model.memory().nodes(); ++i) {
                if (model.memory().pool(i) != nullptr)
-                 errors[i < model.memory().nodes() ? model.setup().nodes[i] : -1] = model.memory().bind_error(i);
+                 errors[i < model.memory().nodes() ? model.setup().nodes[i] : -1] =
+                     model.memory().bind_error(i);
              }
              return errors;
            })
@@ -311,7 +315,8 @@ void bind(nb::module_& m) {
              }
              for (const gemm::Format format : formats) {
                const gemm::Variant& one = engine.variant(format, engine.model().setup().batch);
-               all.emplace_back(gemm::name_of(format), gemm::name_of(one.path), gemm::name_of(one.activations));
+               all.emplace_back(gemm::name_of(format), gemm::name_of(one.path),
+                                gemm::name_of(one.activations));
              }
              return all;
            })

@@ -22,7 +22,8 @@ double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 double bf16(std::uint16_t bits) { return static_cast<double>(gemm::from_bf16(bits)); }
 
 // Adds one number to a comparison, as those of products do.
-void see(gemm::Comparison& found, double got, double wanted, double bound, std::size_t row, std::size_t token) {
+void see(gemm::Comparison& found, double got, double wanted, double bound, std::size_t row,
+         std::size_t token) {
   const double ratio = std::fabs(got - wanted) / bound;
   ++found.checked;
   if (!(ratio <= 1) && found.wrong++ == 0) {
@@ -35,8 +36,14 @@ void see(gemm::Comparison& found, double got, double wanted, double bound, std::
 class Checker {
  public:
   Checker(const Engine& engine, const Model& truth, std::size_t sampled, std::uint64_t seed)
-      : engine_(engine), own_(engine.model()), truth_(truth), work_(engine.work()),
-        shape_(own_.setup().shape), rows_(engine.batch().rows), sampled_(sampled), dice_(seed) {}
+      : engine_(engine),
+        own_(engine.model()),
+        truth_(truth),
+        work_(engine.work()),
+        shape_(own_.setup().shape),
+        rows_(engine.batch().rows),
+        sampled_(sampled),
+        dice_(seed) {}
 
   std::vector<Stage> all() {
     const std::size_t none = shape_.layers;
@@ -56,7 +63,8 @@ class Checker {
     if (dense != none) {
       const Mlp& one = *own_.layers[dense].dense;
       const Mlp& true_one = *truth_.layers[dense].dense;
-      check_mlp("dense", one, true_one, work_.dense_x, work_.dense_gate_up, work_.dense_hidden, work_.dense_y);
+      check_mlp("dense", one, true_one, work_.dense_x, work_.dense_gate_up, work_.dense_hidden,
+                work_.dense_y);
     }
     if (moe != none) check_moe(*own_.layers[moe].moe, *truth_.layers[moe].moe);
     if (own_.setup().trunk) check_head();
@@ -96,8 +104,8 @@ class Checker {
     return rows;
   }
 
-  void product(const std::string& name, const Matrix& matrix, const Matrix& true_one, const std::uint16_t* input,
-               const Work::Floats& output) {
+  void product(const std::string& name, const Matrix& matrix, const Matrix& true_one,
+               const std::uint16_t* input, const Work::Floats& output) {
     const std::vector<float> given = outputs(matrix, output);
     add(name, gemm::compare([&true_one](std::size_t row) { return true_one.row(row); }, sample(matrix),
                             matrix.rows(), input, rows_, engine_.variant(matrix.format(), rows_).activations,
@@ -112,11 +120,12 @@ class Checker {
       const Doubles values = wanted(row);
       // What sums of larger terms may be wrong by.
       double room = 1e-30;
-      for (std::size_t i = 0; i < count; ++i) room += std::fabs(values[i]) * 0x1p-21 / static_cast<double>(count);
+      for (std::size_t i = 0; i < count; ++i)
+        room += std::fabs(values[i]) * 0x1p-21 / static_cast<double>(count);
       for (std::size_t n = 0; n < rows.at.size(); ++n) {
         for (std::size_t i = 0; i < count; ++i)
-          see(found, bf16(rows.row(n, row)[i]), values[i], std::fabs(values[i]) * (kHalfStep + kFloats) + room, i,
-              row);
+          see(found, bf16(rows.row(n, row)[i]), values[i],
+              std::fabs(values[i]) * (kHalfStep + kFloats) + room, i, row);
       }
     }
     add(name, found);
@@ -124,7 +133,8 @@ class Checker {
 
   static Doubles normalised(const float* from, std::size_t count, const Vec& weight) {
     double squares = 0;
-    for (std::size_t i = 0; i < count; ++i) squares += static_cast<double>(from[i]) * static_cast<double>(from[i]);
+    for (std::size_t i = 0; i < count; ++i)
+      squares += static_cast<double>(from[i]) * static_cast<double>(from[i]);
     const double factor = 1 / std::sqrt(squares / static_cast<double>(count) + static_cast<double>(kEpsilon));
     Doubles all(count);
     for (std::size_t i = 0; i < count; ++i)
@@ -165,7 +175,8 @@ class Checker {
         sizes[i] += mixed[i].back() * mixed[i].back();
       }
     }
-    const double query = 1 / std::sqrt((sizes[0] + static_cast<double>(kL2Epsilon)) * static_cast<double>(dim));
+    const double query =
+        1 / std::sqrt((sizes[0] + static_cast<double>(kL2Epsilon)) * static_cast<double>(dim));
     const double key = 1 / std::sqrt(sizes[1] + static_cast<double>(kL2Epsilon));
     const std::vector<float> given = outputs(kda.f_b, work_.kda_given);
     Doubles decay(dim);
@@ -211,16 +222,14 @@ class Checker {
     gemm::Comparison out;
     double squares = 0;
     for (const double value : output) squares += value * value;
-    const double factor =
-        1 / std::sqrt(squares / static_cast<double>(dim) + static_cast<double>(kEpsilon));
+    const double factor = 1 / std::sqrt(squares / static_cast<double>(dim) + static_cast<double>(kEpsilon));
     for (std::size_t j = 0; j < dim; ++j) {
-      const double gate =
-          sigmoid(static_cast<double>(row[kda.proj.order().row(3, head * dim + j)])) *
-          static_cast<double>(truth.norm.values[j]) * factor;
+      const double gate = sigmoid(static_cast<double>(row[kda.proj.order().row(3, head * dim + j)])) *
+                          static_cast<double>(truth.norm.values[j]) * factor;
       for (const auto* at : work_.kda_o.at)
         see(out, bf16(at[probe.row * work_.kda_o.stride + head * dim + j]), output[j] * gate,
-            std::fabs(output[j] * gate) * (kHalfStep + 2 * kFloats) + 2 * terms[j] * std::fabs(gate) + 1e-30, j,
-            probe.row);
+            std::fabs(output[j] * gate) * (kHalfStep + 2 * kFloats) + 2 * terms[j] * std::fabs(gate) + 1e-30,
+            j, probe.row);
     }
     add("the output of a head of KDA", out);
   }
@@ -246,7 +255,8 @@ class Checker {
     product("MLA's second product", mla.q_b, truth.q_b, work_.mla_low.at[0], work_.mla_q);
     const std::vector<float> queries = outputs(mla.q_b, work_.mla_q);
     const std::vector<float> absorbed = outputs(mla.k_b, work_.mla_absorbed);
-    for (const std::size_t head : gemm::sample_rows(shape_.heads, std::max<std::size_t>(1, sampled_ / 4), dice_()))
+    for (const std::size_t head :
+         gemm::sample_rows(shape_.heads, std::max<std::size_t>(1, sampled_ / 4), dice_()))
       check_head_of_mla(mla, truth, layer, head, proj, queries, absorbed);
     product("MLA's last product", mla.out, truth.out, work_.mla_o.at[0], work_.mla_y);
   }
@@ -313,7 +323,8 @@ class Checker {
       const std::uint16_t* const context = work_.mla_context.row(node, row) + head * rank;
       for (std::size_t r = 0; r < rank; ++r)
         see(contexts, bf16(context[r]), wanted[r],
-            std::fabs(wanted[r]) * kHalfStep + sizes[r] * (4 * kFloats + 4 * 0x1p-20 * terms) + 1e-30, r, row);
+            std::fabs(wanted[r]) * kHalfStep + sizes[r] * (4 * kFloats + 4 * 0x1p-20 * terms) + 1e-30, r,
+            row);
       const auto value_kind = engine_.variant(mla.v_b.format(), rows_).activations;
       const std::size_t end = std::min(shard->first_row() + shard->rows(), (head + 1) * dim);
       for (std::size_t i = head * dim; i < end; ++i) {
@@ -322,7 +333,8 @@ class Checker {
             sigmoid(static_cast<double>(proj[row * mla.proj.rows() + mla.proj.order().row(2, i)]));
         for (const auto* at : work_.mla_o.at)
           see(values, bf16(at[row * work_.mla_o.stride + i]), expected.value * gate,
-              expected.bound * gate + std::fabs(expected.value * gate) * (kHalfStep + kFloats) + 1e-30, i, row);
+              expected.bound * gate + std::fabs(expected.value * gate) * (kHalfStep + kFloats) + 1e-30, i,
+              row);
       }
     }
     add("queries absorbed by a head of MLA", keys);
@@ -331,8 +343,8 @@ class Checker {
   }
 
   // Of one row: gates and ups in turns of a tile.
-  void activation(gemm::Comparison& found, const float* gate_up, const std::uint16_t* hidden, std::size_t inner,
-                  std::size_t row) {
+  void activation(gemm::Comparison& found, const float* gate_up, const std::uint16_t* hidden,
+                  std::size_t inner, std::size_t row) {
     for (std::size_t i = 0; i < inner; ++i) {
       const std::size_t at = i / gemm::kTileRows * 2 * gemm::kTileRows + i % gemm::kTileRows;
       const auto gate = static_cast<double>(gate_up[at]);
@@ -437,7 +449,9 @@ class Checker {
           const std::uint16_t* const got = work_.z.row(n, row);
           const std::uint16_t* const home = work_.z.row(home_node(row), row);
           for (std::size_t i = 0; i < shape_.width; ++i) {
-            const double wanted = latent.empty() ? bf16(home[i]) : static_cast<double>(latent[row * moe.latent_down.rows() + i]);
+            const double wanted = latent.empty()
+                                      ? bf16(home[i])
+                                      : static_cast<double>(latent[row * moe.latent_down.rows() + i]);
             see(found, bf16(got[i]), wanted, std::fabs(wanted) * kHalfStep + 1e-30, i, row);
           }
         }
@@ -450,7 +464,8 @@ class Checker {
     gemm::Comparison up;
     gemm::Comparison middle;
     gemm::Comparison down;
-    for (const std::size_t i : gemm::sample_rows(all.size(), std::max<std::size_t>(1, sampled_ / 2), dice_())) {
+    for (const std::size_t i :
+         gemm::sample_rows(all.size(), std::max<std::size_t>(1, sampled_ / 2), dice_())) {
       const Chosen& one = all[i];
       const Mlp& mlp = *moe.experts[one.group][one.expert];
       // Truth may be placed otherwise.
@@ -465,14 +480,16 @@ class Checker {
       const auto kind = engine_.variant(mlp.gate_up.format(), count).activations;
       std::vector<float> gate_up(count * 2 * shape_.inner);
       gather(one, work_.expert_gate_up, gate_up);
-      gemm::merge(up, gemm::compare([&](std::size_t row) { return true_one->gate_up.row(row); }, sample(mlp.gate_up),
-                                    2 * shape_.inner, input.data(), count, kind, gate_up.data()));
+      gemm::merge(
+          up, gemm::compare([&](std::size_t row) { return true_one->gate_up.row(row); }, sample(mlp.gate_up),
+                            2 * shape_.inner, input.data(), count, kind, gate_up.data()));
       for (std::size_t r = 0; r < count; ++r)
-        activation(middle, gate_up.data() + r * 2 * shape_.inner, work_.expert_hidden.row(one.node, one.first + r),
-                   shape_.inner, one.rows[r]);
-      gemm::merge(down, gemm::compare([&](std::size_t row) { return true_one->down.row(row); }, sample(mlp.down),
-                                      shape_.width, work_.expert_hidden.row(one.node, one.first), count, kind,
-                                      work_.expert_out.row(one.node, one.first)));
+        activation(middle, gate_up.data() + r * 2 * shape_.inner,
+                   work_.expert_hidden.row(one.node, one.first + r), shape_.inner, one.rows[r]);
+      gemm::merge(down,
+                  gemm::compare([&](std::size_t row) { return true_one->down.row(row); }, sample(mlp.down),
+                                shape_.width, work_.expert_hidden.row(one.node, one.first), count, kind,
+                                work_.expert_out.row(one.node, one.first)));
     }
     add("experts: gate and up", up);
     add("experts: SiTU", middle);
@@ -512,9 +529,11 @@ class Checker {
       Doubles sizes(shape_.width);
       for (std::size_t k = 0; k < used; ++k) {
         const auto id = static_cast<std::size_t>(ids[row * used + k]);
-        const auto one = std::find_if(all.begin(), all.end(), [id](const Chosen& each) { return each.expert == id; });
-        const auto slot = one->first + static_cast<std::size_t>(
-                                           std::find(one->rows.begin(), one->rows.end(), row) - one->rows.begin());
+        const auto one =
+            std::find_if(all.begin(), all.end(), [id](const Chosen& each) { return each.expert == id; });
+        const auto slot =
+            one->first +
+            static_cast<std::size_t>(std::find(one->rows.begin(), one->rows.end(), row) - one->rows.begin());
         const auto weight = static_cast<double>(engine_.last_weights()[row * used + k]);
         for (std::size_t i = 0; i < shape_.width; ++i) {
           const double term = weight * static_cast<double>(work_.expert_out.row(one->node, slot)[i]);
@@ -524,16 +543,19 @@ class Checker {
       }
       double squares = 0;
       for (const double value : total) squares += value * value;
-      const double factor = 1 / std::sqrt(squares / static_cast<double>(shape_.width) + static_cast<double>(kEpsilon));
+      const double factor =
+          1 / std::sqrt(squares / static_cast<double>(shape_.width) + static_cast<double>(kEpsilon));
       for (std::size_t i = 0; i < shape_.width; ++i) {
         if (!own_.setup().trunk) {
-          see(found, static_cast<double>(work_.hidden.row(0, row)[i]), total[i], sizes[i] * kFloats + 1e-30, i, row);
+          see(found, static_cast<double>(work_.hidden.row(0, row)[i]), total[i], sizes[i] * kFloats + 1e-30,
+              i, row);
           continue;
         }
         const double weight = factor * static_cast<double>(truth.norm.values[i]);
         for (const auto* at : work_.normed.at)
           see(found, bf16(at[row * shape_.width + i]), total[i] * weight,
-              std::fabs(total[i] * weight) * (kHalfStep + kFloats) + sizes[i] * std::fabs(weight) * kFloats + 1e-30,
+              std::fabs(total[i] * weight) * (kHalfStep + kFloats) + sizes[i] * std::fabs(weight) * kFloats +
+                  1e-30,
               i, row);
       }
     }
@@ -579,7 +601,8 @@ class Checker {
 
 }  // namespace
 
-std::vector<Stage> check_step(const Engine& engine, const Model& truth, std::size_t sampled, std::uint64_t seed) {
+std::vector<Stage> check_step(const Engine& engine, const Model& truth, std::size_t sampled,
+                              std::uint64_t seed) {
   return Checker(engine, truth, sampled, seed).all();
 }
 
@@ -594,14 +617,16 @@ Verdict judge(const std::vector<Stage>& stages) {
     if (one.ok() || !verdict.ok) continue;
     verdict.ok = false;
     char text[200];
-    std::snprintf(text, sizeof text, ": %zu of %zu beyond their bounds, the first at %zu of row %zu; %zu are no numbers; drift %.3g",
-                  one.wrong, one.checked, one.first_row, one.first_token, one.unwritten, one.drift);
+    std::snprintf(
+        text, sizeof text,
+        ": %zu of %zu beyond their bounds, the first at %zu of row %zu; %zu are no numbers; drift %.3g",
+        one.wrong, one.checked, one.first_row, one.first_token, one.unwritten, one.drift);
     verdict.detail = stage.name + text;
   }
   if (verdict.ok) {
     char text[120];
-    std::snprintf(text, sizeof text, "%zu numbers of %zu stages within %.2g of their bounds", checked, stages.size(),
-                  worst);
+    std::snprintf(text, sizeof text, "%zu numbers of %zu stages within %.2g of their bounds", checked,
+                  stages.size(), worst);
     verdict.detail = text;
     verdict.ok = checked > 0;
   }

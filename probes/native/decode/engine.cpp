@@ -57,7 +57,10 @@ void find_critical(const std::vector<std::unique_ptr<Worker>>& workers, Result& 
 }  // namespace
 
 Engine::Engine(const Setup& setup, bool fill)
-    : model_(setup), work_(model_), team_(model_.threads().cpus), barrier_(threads_of_node(model_.threads())),
+    : model_(setup),
+      work_(model_),
+      team_(model_.threads().cpus),
+      barrier_(threads_of_node(model_.threads())),
       variants_(setup.path) {
   variants_.of(setup.format, 1);  // throws where there is none
   model_.allocate();
@@ -163,7 +166,8 @@ Result Engine::execute(std::span<const std::int16_t> ids, std::size_t steps,
   const std::size_t all = steps * shape.layers * rows * shape.used;
   if (!ids.empty() && ids.size() != all)
     throw std::invalid_argument("ids are " + std::to_string(all) + " numbers: steps x layers x rows x used");
-  if (ids.empty() && !setup.trunk) throw std::invalid_argument("without a trunk there is no router: give ids");
+  if (ids.empty() && !setup.trunk)
+    throw std::invalid_argument("without a trunk there is no router: give ids");
   for (std::size_t i = 0; i < ids.size(); ++i) {
     const std::size_t layer = i / (rows * shape.used) % shape.layers;
     if (shape.dense(layer)) continue;
@@ -200,8 +204,19 @@ Result Engine::execute(std::span<const std::int16_t> ids, std::size_t steps,
   probe_.head = steps_ % shape.heads;
   probe_.row = rows - 1;
   work_.poison();
-  const Run run{&model_, &work_, &batch_, &barrier_, &probe_, ids.empty() ? nullptr : ids.data(),
-                result.ids.data(), weights_.data(), drawn.data(), given.data(), steps, lapse_, probed};
+  const Run run{&model_,
+                &work_,
+                &batch_,
+                &barrier_,
+                &probe_,
+                ids.empty() ? nullptr : ids.data(),
+                result.ids.data(),
+                weights_.data(),
+                drawn.data(),
+                given.data(),
+                steps,
+                lapse_,
+                probed};
   for (const auto& worker : workers_) worker->prepare(run);
   result.region = team_.execute([this](std::size_t thread, ThreadReport&) { workers_[thread]->steps(); });
   done_ += more;
@@ -226,7 +241,8 @@ Result Engine::execute(std::span<const std::int16_t> ids, std::size_t steps,
     result.logits.resize(rows * shape.vocabulary);
     for (std::size_t n = 0; n < model_.threads().nodes(); ++n) {
       const std::size_t begin = model_.head.first_row_of(model_.threads().first[n]);
-      const std::size_t end = std::min(model_.head.first_row_of(model_.threads().first[n + 1]), shape.vocabulary);
+      const std::size_t end =
+          std::min(model_.head.first_row_of(model_.threads().first[n + 1]), shape.vocabulary);
       for (std::size_t row = 0; row < rows && begin < end; ++row)
         std::copy(work_.logits.row(n, row) + begin, work_.logits.row(n, row) + end,
                   result.logits.begin() + static_cast<std::ptrdiff_t>(row * shape.vocabulary + begin));

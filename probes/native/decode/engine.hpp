@@ -30,8 +30,8 @@ struct Result {
 
 class Engine {
  public:
-  // Throws std::system_error where there is no memory or no such CPU, std::invalid_argument for a setup that can
-  // not be.
+  // Throws std::system_error where there is no memory or no such CPU, std::invalid_argument for a setup that
+  // can not be.
   Engine(const Setup& setup, bool fill);
 
   Model& model() { return model_; }
@@ -41,9 +41,13 @@ class Engine {
   const Probe& probe() const { return probe_; }
   const Batch& batch() const { return batch_; }
   // The path that is used for so many rows.
-  const gemm::Variant& variant(gemm::Format format, std::size_t rows) const { return variants_.of(format, rows); }
+  const gemm::Variant& variant(gemm::Format format, std::size_t rows) const {
+    return variants_.of(format, rows);
+  }
   std::span<const std::int16_t> last_ids() const { return ids_; }  // [layers, rows, used]
-  std::span<const float> last_weights() const { return weights_; }  // of the last layer with experts: [rows, used]
+  std::span<const float> last_weights() const {
+    return weights_;
+  }  // of the last layer with experts: [rows, used]
   void set_lapse(Lapse lapse) { lapse_ = lapse; }
 
   // `ids` empty: the router chooses. `tokens` [steps, batch]. `rows` [batch, width]: of no trunk.

@@ -58,7 +58,8 @@ std::size_t tile_bytes(gemm::Format format, std::size_t depth) {
   if (found == 0) {
     std::mt19937_64 dice(1);
     std::vector<std::size_t> tiles;
-    found = gemm::pack(gemm::random_weights(format, gemm::kTileRows, depth, kSpread, dice).view(), tiles).size();
+    found =
+        gemm::pack(gemm::random_weights(format, gemm::kTileRows, depth, kSpread, dice).view(), tiles).size();
   }
   return found;
 }
@@ -67,8 +68,8 @@ Filler::Filler(gemm::Format format, std::size_t depth, std::uint64_t seed)
     : format_(format), depth_(depth), size_(tile_bytes(format, depth)) {
   std::mt19937_64 dice(seed);
   std::vector<std::size_t> tiles;
-  bytes_ = gemm::pack(gemm::random_weights(format, kFillerTiles * gemm::kTileRows, depth, kSpread, dice).view(),
-                      tiles);
+  bytes_ = gemm::pack(
+      gemm::random_weights(format, kFillerTiles * gemm::kTileRows, depth, kSpread, dice).view(), tiles);
 }
 
 void Filler::fill(std::uint64_t key, const Shard& shard) const {
@@ -113,8 +114,9 @@ void Matrix::fill(std::size_t thread, const Filler& filler) const {
 }
 
 Shard& Matrix::shard_with(std::size_t tile) {
-  const auto found = std::upper_bound(shards_.begin(), shards_.end(), tile,
-                                      [](std::size_t value, const Shard& one) { return value < one.first_tile; });
+  const auto found =
+      std::upper_bound(shards_.begin(), shards_.end(), tile,
+                       [](std::size_t value, const Shard& one) { return value < one.first_tile; });
   return *std::prev(found);
 }
 
@@ -134,11 +136,13 @@ void Matrix::load(std::size_t piece, const gemm::Source& source) {
       std::memcpy(moved.data(), shard.packed.data, shard.offsets[at]);
       std::memcpy(moved.data() + shard.offsets[at] + size, shard.packed.data + shard.offsets[at + 1],
                   shard.offsets.back() - shard.offsets[at + 1]);
-      for (std::size_t i = at + 1; i < shard.offsets.size(); ++i) shard.offsets[i] = shard.offsets[i] - had + size;
+      for (std::size_t i = at + 1; i < shard.offsets.size(); ++i)
+        shard.offsets[i] = shard.offsets[i] - had + size;
       shard.own = std::move(moved);
       shard.packed.data = shard.own.data();
     }
-    std::memcpy(const_cast<std::byte*>(shard.packed.data) + shard.offsets[at], bytes.data() + tiles[tile], size);
+    std::memcpy(const_cast<std::byte*>(shard.packed.data) + shard.offsets[at], bytes.data() + tiles[tile],
+                size);
   }
 }
 

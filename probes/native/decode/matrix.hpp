@@ -1,8 +1,8 @@
 // Packed matrices in shards: some tiles of rows each, in the memory of the thread that multiplies them.
 //
-// A matrix is a stack of pieces, tensors of the same depth, each filled up to whole tiles of 16 rows. Tiles of
-// several pieces may take turns: gates with ups, for a thread to have both of what it activates; and q, k, v and
-// gate of each head, for most of a head to be computed where it is used.
+// A matrix is a stack of pieces, tensors of the same depth, each filled up to whole tiles of 16 rows. Tiles
+// of several pieces may take turns: gates with ups, for a thread to have both of what it activates; and q, k,
+// v and gate of each head, for most of a head to be computed where it is used.
 #pragma once
 
 #include <cstddef>
@@ -81,11 +81,12 @@ class Matrix {
  public:
   Matrix() = default;
   // `key`: of the tiles that a fill takes.
-  Matrix(gemm::Format format, std::size_t depth, std::shared_ptr<const Order> order, Part part, std::uint64_t key)
+  Matrix(gemm::Format format, std::size_t depth, std::shared_ptr<const Order> order, Part part,
+         std::uint64_t key)
       : format_(format), depth_(depth), order_(std::move(order)), part_(part), key_(key) {}
 
-  // Even shares for `pools.size()` threads, in order, of `unit` tiles at least and cut where a multiple of `cut`
-  // tiles ends (0: nowhere); `pools`: where each thread's lie.
+  // Even shares for `pools.size()` threads, in order, of `unit` tiles at least and cut where a multiple of
+  // `cut` tiles ends (0: nowhere); `pools`: where each thread's lie.
   void shard(Memory& memory, const std::vector<std::size_t>& pools, std::size_t unit, std::size_t cut);
   void attach(const Memory& memory);
 

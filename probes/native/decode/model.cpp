@@ -29,8 +29,8 @@ float half(const std::byte* from) {
   std::memcpy(&bits, from, sizeof bits);
   const int exponent = bits >> 10 & 31;
   const int fraction = bits & 1023;
-  const float size = std::ldexp(static_cast<float>(exponent == 0 ? fraction : 1024 + fraction),
-                                std::max(exponent, 1) - 25);
+  const float size =
+      std::ldexp(static_cast<float>(exponent == 0 ? fraction : 1024 + fraction), std::max(exponent, 1) - 25);
   return bits >> 15 == 0 ? size : -size;
 }
 
@@ -75,7 +75,9 @@ Threads::Threads(const Setup& setup) {
 }
 
 Model::Model(const Setup& setup)
-    : setup_(setup), threads_(setup), memory_(threads_.nodes()),
+    : setup_(setup),
+      threads_(setup),
+      memory_(threads_.nodes()),
       groups_(setup.placement == Placement::kInterleaved ? 1 : threads_.nodes()) {
   check(setup);
   const Shape& shape = setup.shape;
@@ -164,8 +166,8 @@ Matrix Model::take_whole(std::size_t depth, const std::shared_ptr<const Order>& 
 
 Mlp Model::take_mlp(std::size_t inner, Part part) {
   Mlp mlp;
-  mlp.gate_up = take(setup_.format, setup_.shape.hidden, part == Part::kDense ? orders_.dense : orders_.shared,
-                     part, 2);
+  mlp.gate_up = take(setup_.format, setup_.shape.hidden,
+                     part == Part::kDense ? orders_.dense : orders_.shared, part, 2);
   mlp.down = take(setup_.format, inner, orders_.hidden, part, 1);
   return mlp;
 }
@@ -186,8 +188,8 @@ Kda Model::take_kda() {
     const std::size_t heads = (first_head[n + 1] - first_head[n]) * setup_.batch;
     kda.states.push_back(
         memory_.take(n, Part::kState, heads * shape.head_dim * shape.head_dim * sizeof(float)));
-    kda.pasts.push_back(memory_.take(
-        n, Part::kState, heads * 3 * (shape.convolution - 1) * shape.head_dim * sizeof(float)));
+    kda.pasts.push_back(
+        memory_.take(n, Part::kState, heads * 3 * (shape.convolution - 1) * shape.head_dim * sizeof(float)));
   }
   return kda;
 }
@@ -199,14 +201,12 @@ Mla Model::take_mla() {
   mla.query_norm = take_vec(shape.query_rank);
   mla.cache_norm = take_vec(shape.cache_rank);
   mla.q_b = take(setup_.format, shape.query_rank, orders_.q_b, Part::kAttention, 1);
-  mla.k_b = take(setup_.format, shape.head_dim, orders_.k_b, Part::kCore, 1,
-                 shape.cache_rank / kTileRows);
-  mla.v_b = take(setup_.format, shape.cache_rank, orders_.v_b, Part::kCore, 1,
-                 shape.head_dim / kTileRows);
+  mla.k_b = take(setup_.format, shape.head_dim, orders_.k_b, Part::kCore, 1, shape.cache_rank / kTileRows);
+  mla.v_b = take(setup_.format, shape.cache_rank, orders_.v_b, Part::kCore, 1, shape.head_dim / kTileRows);
   mla.out = take(setup_.format, shape.across(), orders_.hidden, Part::kAttention, 1);
   for (std::size_t n = 0; n < threads_.nodes(); ++n)
-    mla.caches.push_back(memory_.take(
-        n, Part::kCache, setup_.batch * cache_rows * shape.cached() * sizeof(std::uint16_t)));
+    mla.caches.push_back(
+        memory_.take(n, Part::kCache, setup_.batch * cache_rows * shape.cached() * sizeof(std::uint16_t)));
   return mla;
 }
 
@@ -248,7 +248,8 @@ void Model::each_matrix(const Do& act) {
       for (Matrix* each : {&layer.kda->proj, &layer.kda->f_b, &layer.kda->out}) act(*each, false);
     }
     if (layer.mla) {
-      for (Matrix* each : {&layer.mla->proj, &layer.mla->q_b, &layer.mla->k_b, &layer.mla->v_b, &layer.mla->out})
+      for (Matrix* each :
+           {&layer.mla->proj, &layer.mla->q_b, &layer.mla->k_b, &layer.mla->v_b, &layer.mla->out})
         act(*each, false);
     }
     mlp(layer.dense, false);
@@ -348,7 +349,8 @@ void Model::prepare_fill() {
     for (const auto& one : fillers_) {
       if (one->fits(matrix.format(), matrix.depth())) return;
     }
-    fillers_.push_back(std::make_unique<Filler>(matrix.format(), matrix.depth(), setup_.seed + matrix.depth()));
+    fillers_.push_back(
+        std::make_unique<Filler>(matrix.format(), matrix.depth(), setup_.seed + matrix.depth()));
   });
   filled_ = true;
 }
@@ -370,7 +372,8 @@ void Model::fill(std::size_t thread) const {
     if (pool == memory_.interleaved()) {
       if (whole++ % threads_.count() == thread) matrix.fill(0, filler_of(matrix));
     } else if (pool == node) {
-      if (whole++ % threads_.of_node(node) == thread - threads_.first[node]) matrix.fill(0, filler_of(matrix));
+      if (whole++ % threads_.of_node(node) == thread - threads_.first[node])
+        matrix.fill(0, filler_of(matrix));
     }
   });
   if (!setup_.trunk) return;
@@ -397,7 +400,8 @@ void Model::fill(std::size_t thread) const {
       for (std::size_t k = 0; k < hidden / kGroup; ++k) row[hidden / 2 + k] = std::byte{125};
     } else {
       const std::uint16_t scale = 0x2000;  // 2^-7
-      for (std::size_t k = 0; k < hidden / kGroup; ++k) std::memcpy(row + k * kStoredQ8, &scale, sizeof scale);
+      for (std::size_t k = 0; k < hidden / kGroup; ++k)
+        std::memcpy(row + k * kStoredQ8, &scale, sizeof scale);
     }
   }
 }
@@ -560,7 +564,8 @@ void Model::load(const std::string& name, const std::string& format, const std::
   // Float32 that stands for BF16, or the other way round.
   std::vector<std::uint16_t> halves;
   if (info.format == "f32" || (info.format == "bf16" && format == "f32")) {
-    if (format != "f32" && format != "bf16") throw std::invalid_argument(name + " is stored as float32 or bf16");
+    if (format != "f32" && format != "bf16")
+      throw std::invalid_argument(name + " is stored as float32 or bf16");
     wrong(count * (format == "f32" ? 4 : 2), 0);
     std::vector<float> values(count);
     for (std::size_t i = 0; i < count; ++i) {
@@ -610,7 +615,8 @@ void Model::load_embedding(const gemm::Source& source) {
   }
 }
 
-// Keys are multiplied transposed, so scales must be of square blocks; released weights are BF16 and have none.
+// Keys are multiplied transposed, so scales must be of square blocks; released weights are BF16 and have
+// none.
 void Model::load_key_value(Mla& mla, const gemm::Source& source) {
   const Shape& shape = setup_.shape;
   const std::size_t dim = shape.head_dim;
@@ -624,7 +630,8 @@ void Model::load_key_value(Mla& mla, const gemm::Source& source) {
   std::vector<std::byte> value_scales(scale_bytes(format, shape.across(), rank));
   const auto square = [](bool holds) {
     if (!holds)
-      throw std::invalid_argument("rows of one block of kv_b_proj have scales of their own: it cannot be transposed");
+      throw std::invalid_argument(
+          "rows of one block of kv_b_proj have scales of their own: it cannot be transposed");
   };
   for (std::size_t number = 0; number < shape.heads; ++number) {
     for (std::size_t i = 0; i < dim; ++i) {
@@ -652,7 +659,8 @@ void Model::load_key_value(Mla& mla, const gemm::Source& source) {
       }
     }
     const std::size_t from = number * 2 * dim + dim;
-    std::memcpy(values.data() + number * dim * row_values, source.values + from * row_values, dim * row_values);
+    std::memcpy(values.data() + number * dim * row_values, source.values + from * row_values,
+                dim * row_values);
     if (row_scales > 0)
       std::memcpy(value_scales.data() + number * dim * row_scales, source.scales + from * row_scales,
                   dim * row_scales);

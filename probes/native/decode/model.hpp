@@ -1,5 +1,5 @@
-// The layers of a miniature: its matrices and vectors by their released names, states and caches, and where each
-// lies. No Python here.
+// The layers of a miniature: its matrices and vectors by their released names, states and caches, and where
+// each lies. No Python here.
 #pragma once
 
 #include <cstddef>
@@ -177,8 +177,8 @@ class Model {
   std::vector<std::size_t> pools_;  // of weights of each thread
   std::uint64_t next_key_ = 1;
   struct Orders {
-    std::shared_ptr<const Order> kda_proj, across, hidden, mla_proj, q_b, k_b, v_b, router, width, shared, dense,
-        expert, vocabulary;
+    std::shared_ptr<const Order> kda_proj, across, hidden, mla_proj, q_b, k_b, v_b, router, width, shared,
+        dense, expert, vocabulary;
   } orders_;
   Place embedding_;
   std::size_t embedding_row_ = 0;  // bytes

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "../gemm/gemm.hpp"
 #include "../gemm/random_weights.hpp"
 #include "shape.hpp"
 
@@ -19,10 +20,33 @@ struct Tensor {
 };
 using Tensors = std::map<std::string, Tensor>;
 
+// Rows of tensors as numbers, each made once.
+class Numbers {
+ public:
+  explicit Numbers(const Tensors& tensors) : tensors_(tensors) {}
+  const std::vector<std::vector<double>>& matrix(const std::string& name);
+  const std::vector<double>& vec(const std::string& name);
+
+ private:
+  const Tensors& tensors_;
+  std::map<std::string, std::vector<std::vector<double>>> matrices_;
+  std::map<std::string, std::vector<double>> vecs_;
+};
+
+// What an engine rounds: what comes into products, to BF16 and then to what their variant multiplies, and
+// rows of caches. Whoever rounds as the engine does must come out very near it; and what rounding takes from
+// the exact numbers is known then, however ill-conditioned the weights are.
+struct Roundings {
+  bool any = false;
+  gemm::Activations trunk = gemm::Activations::kBf16;
+  gemm::Activations experts = gemm::Activations::kBf16;
+};
+
 // One sequence.
 class Reference {
  public:
-  Reference(const Shape& shape, const Tensors& tensors);
+  Reference(const Shape& shape, Numbers& numbers, const Roundings& roundings)
+      : shape_(shape), numbers_(numbers), roundings_(roundings) {}
 
   struct Step {
     std::vector<double> logits;
@@ -36,19 +60,24 @@ class Reference {
  private:
   using Doubles = std::vector<double>;
 
-  const std::vector<Doubles>& matrix(const std::string& name);
-  Doubles vec(const std::string& name) const;
+  const std::vector<Doubles>& matrix(const std::string& name) { return numbers_.matrix(name); }
+  const Doubles& vec(const std::string& name) { return numbers_.vec(name); }
   Doubles times(const std::string& name, const Doubles& x);
-  Doubles mix(const std::string& name, const std::string& norm) const;
+  Doubles rounded(const Doubles& x, gemm::Activations kind) const;
+  Doubles heads(const std::string& at, const Doubles& query, const Doubles& gates,
+                const std::vector<Doubles>& cache);
+  Doubles absorbed_heads(const std::string& at, const Doubles& query, const Doubles& gates,
+                         const std::vector<Doubles>& cache);
+  Doubles mix(const std::string& name, const std::string& norm);
   Doubles mlp(const std::string& at, const Doubles& x);
   Doubles kda(std::size_t layer, const Doubles& x);
   Doubles mla(std::size_t layer, const Doubles& x);
   Doubles moe(std::size_t layer, const Doubles& x, const std::int16_t* ids);
-  Doubles mixed(const std::string& name) const;
+  Doubles mixed(const std::string& name);
 
   const Shape& shape_;
-  const Tensors& tensors_;
-  std::map<std::string, std::vector<Doubles>> matrices_;
+  Numbers& numbers_;
+  const Roundings roundings_;
   std::map<std::size_t, std::vector<Doubles>> caches_;
   std::map<std::size_t, Doubles> states_;
   std::map<std::string, std::vector<Doubles>> pasts_;

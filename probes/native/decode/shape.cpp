@@ -15,10 +15,20 @@ void require(bool holds, const char* what) {
 }  // namespace
 
 std::string_view name_of(Part part) {
-  static constexpr std::array<std::string_view, kMemoryParts> kNames = {
-      "attention_projections", "attention_core", "router", "latent", "routed",
-      "shared", "dense", "head", "mix", "synchronisation",
-      "embedding", "state", "cache", "work"};
+  static constexpr std::array<std::string_view, kMemoryParts> kNames = {"attention_projections",
+                                                                        "attention_core",
+                                                                        "router",
+                                                                        "latent",
+                                                                        "routed",
+                                                                        "shared",
+                                                                        "dense",
+                                                                        "head",
+                                                                        "mix",
+                                                                        "synchronisation",
+                                                                        "embedding",
+                                                                        "state",
+                                                                        "cache",
+                                                                        "work"};
   return kNames.at(static_cast<std::size_t>(part));
 }
 
@@ -27,7 +37,8 @@ void check(const Setup& setup) {
   constexpr std::size_t kMost = std::size_t{1} << 20;
   for (const std::size_t depth : {shape.hidden, shape.width, shape.inner, shape.head_dim, shape.query_rank,
                                   shape.cache_rank, shape.rest, shape.decay_rank, shape.dense_inner})
-    require(depth != 0 && depth % gemm::kGroup == 0 && depth <= kMost, "widths are multiples of 32, below 2^20");
+    require(depth != 0 && depth % gemm::kGroup == 0 && depth <= kMost,
+            "widths are multiples of 32, below 2^20");
   require(shape.layers >= 1 && shape.layers <= 1024 && shape.mla.size() == shape.layers,
           "layers are 1 to 1024");
   require(shape.dense_layers <= 1, "at most the first layer is dense");

@@ -66,9 +66,15 @@ const gemm::Variant& Variants::of(gemm::Format format, std::size_t rows) const {
 }
 
 Worker::Worker(const Model& model, const Work& work, const Variants& variants, std::size_t thread)
-    : model_(model), work_(work), variants_(variants), vectors_(vectors(variants.path())), thread_(thread),
-      node_(model.threads().node[thread]), rank_(thread - model.threads().first[node_]),
-      group_(model.groups() == 1 ? 0 : node_), group_rank_(model.groups() == 1 ? thread : rank_),
+    : model_(model),
+      work_(work),
+      variants_(variants),
+      vectors_(vectors(variants.path())),
+      thread_(thread),
+      node_(model.threads().node[thread]),
+      rank_(thread - model.threads().first[node_]),
+      group_(model.groups() == 1 ? 0 : node_),
+      group_rank_(model.groups() == 1 ? thread : rank_),
       group_size_(model.groups() == 1 ? model.threads().count() : model.threads().of_node(node_)) {
   const Shape& shape = model.setup().shape;
   const std::size_t rows = model.setup().rows();
@@ -252,7 +258,8 @@ void Worker::step(std::size_t number) {
 void Worker::embed(std::size_t number) {
   for (std::size_t row = 0; row < rows_; ++row) {
     if (is_home(row))
-      model_.embed(static_cast<std::size_t>(run_.tokens[number * rows_ + row]), work_.residual.row(node_, row));
+      model_.embed(static_cast<std::size_t>(run_.tokens[number * rows_ + row]),
+                   work_.residual.row(node_, row));
   }
   mark(Part::kMix);
 }
@@ -356,7 +363,8 @@ void Worker::kda_head(const Kda& kda, std::size_t layer, std::size_t head, std::
     vectors_.sigmoid(&beta, 1, &beta);
     vectors_.step_head({dim, state, mixed, mixed + dim, mixed + 2 * dim, decay, beta, output});
     fetch(kda.proj, work_.kda_proj, row, kda.proj.order().row(3, head * dim), dim, gates);
-    const float factor = 1 / std::sqrt(vectors_.dot(output, output, dim) / static_cast<float>(dim) + kEpsilon);
+    const float factor =
+        1 / std::sqrt(vectors_.dot(output, output, dim) / static_cast<float>(dim) + kEpsilon);
     vectors_.gate(output, kda.norm.at[node_], factor, gates, dim, work_.kda_o.row(node_, row) + head * dim);
     push(work_.kda_o, row, head * dim, dim);
     const double moved = 4 * as_double(dim * dim + 3 * past_size);

@@ -119,7 +119,8 @@ class Worker {
   template <class Then>
   void multiply(const Matrix& matrix, const Halves& input, const Floats& output, const Then& then) {
     for (const Shard& shard : matrix.shards_of(thread_)) {
-      multiply_shard(shard, matrix, input.at[node_], rows_, output.at[node_] + shard.first_row(), output.stride);
+      multiply_shard(shard, matrix, input.at[node_], rows_, output.at[node_] + shard.first_row(),
+                     output.stride);
       then(shard);
     }
   }
@@ -182,9 +183,9 @@ class Worker {
   Run run_{};
   std::size_t rows_ = 0;
   gemm::Workspace workspace_;
-  std::vector<float> scratch_;            // a shard's outputs
-  std::vector<std::uint16_t> gathered_;   // rows of one expert
-  std::vector<float> floats_;             // of a head, or of a row
+  std::vector<float> scratch_;           // a shard's outputs
+  std::vector<std::uint16_t> gathered_;  // rows of one expert
+  std::vector<float> floats_;            // of a head, or of a row
   std::vector<float> cache_block_;
   std::vector<float> queries_;
   std::vector<float> ones_;
@@ -194,7 +195,7 @@ class Worker {
   std::vector<Active> active_;         // of the own group
   std::vector<std::uint32_t> row_of_slot_;
   std::vector<std::uint8_t> group_of_expert_;
-  std::vector<std::uint32_t> groups_of_row_;  // a bit for each group that executes for it
+  std::vector<std::uint32_t> groups_of_row_;   // a bit for each group that executes for it
   std::vector<std::uint32_t> slot_of_choice_;  // [rows, used]; ~0 where another group executes
   Counters counters_;
   Marks marks_;

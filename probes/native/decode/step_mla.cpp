@@ -29,7 +29,8 @@ Worker::Chunks Worker::chunks_of(std::size_t rows, std::size_t node) const {
   const std::size_t heads = model_.setup().shape.heads;
   const std::size_t wanted = (model_.threads().of_node(node) + rows_ - 1) / rows_;
   Chunks found;
-  found.chunks = std::clamp<std::size_t>((rows + kChunk - 1) / kChunk, 1, std::max<std::size_t>(1, model_.threads().of_node(node) / rows_));
+  found.chunks = std::clamp<std::size_t>((rows + kChunk - 1) / kChunk, 1,
+                                         std::max<std::size_t>(1, model_.threads().of_node(node) / rows_));
   const std::size_t groups = std::clamp<std::size_t>((wanted + found.chunks - 1) / found.chunks, 1,
                                                      (heads + kLeastHeads - 1) / kLeastHeads);
   found.heads = (heads + groups - 1) / groups;
@@ -81,8 +82,8 @@ void Worker::mla_append(const Mla& mla, std::size_t number) {
     const std::size_t position = run_.batch->length[row] + number - 1;
     const std::size_t run = position / kCacheRun;
     auto* const cache = model_.memory().at<std::uint16_t>(mla.caches[run % nodes]);
-    std::uint16_t* const to = cache + (run_.batch->sequence[row] * model_.cache_rows + run / nodes * kCacheRun +
-                                       position % kCacheRun) *
+    std::uint16_t* const to = cache + (run_.batch->sequence[row] * model_.cache_rows +
+                                       run / nodes * kCacheRun + position % kCacheRun) *
                                           shape.cached();
     vectors_.normalise(values, mla.cache_norm.at[node_], factor(shape.cache_rank), shape.cache_rank, to);
     vectors_.to_bf16(values + shape.cache_rank, shape.rest, to + shape.cache_rank);
@@ -146,7 +147,8 @@ void Worker::mla_attend(const Mla& mla, std::size_t number) {
                            (run_.batch->sequence[row] * model_.cache_rows + first_row) * shape.cached(),
                        count, cache_block_.data(), queries_.data() + shape.heads * shape.cached(),
                        partial + shape.heads * shape.cache_rank + first_head,
-                       partial + shape.heads * (size - 1) + first_head, partial + first_head * shape.cache_rank});
+                       partial + shape.heads * (size - 1) + first_head,
+                       partial + first_head * shape.cache_rank});
       const auto part = static_cast<std::size_t>(Part::kCore);
       // What another thread reads of the same chunk for other heads is not counted again.
       if (first_head == 0) counters_.read[part] += 2 * static_cast<double>(count * shape.cached());
@@ -198,7 +200,8 @@ void Worker::mla_values(const Mla& mla, std::size_t number) {
     variant.run({&shard.packed, gathered_.data(), scratch_.data(), rows_, &workspace_});
     weigh(mla.v_b, rows_, shard.rows());
     for (std::size_t row = 0; row < rows_; ++row) {
-      fetch(mla.proj, work_.mla_proj, row, mla.proj.order().row(2, 0) + shard.first_row(), shard.rows(), output);
+      fetch(mla.proj, work_.mla_proj, row, mla.proj.order().row(2, 0) + shard.first_row(), shard.rows(),
+            output);
       vectors_.gate(scratch_.data() + row * shard.rows(), ones_.data(), 1.0F, output, shard.rows(),
                     work_.mla_o.row(node_, row) + shard.first_row());
       push(work_.mla_o, row, shard.first_row(), shard.rows());

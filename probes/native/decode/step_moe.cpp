@@ -198,7 +198,8 @@ void Worker::experts_up(const Moe& moe) {
       float* const gate_up = to + i * work_.expert_gate_up.stride;
       if (one.count > 1) std::memcpy(gate_up, direct + i * rows, rows * sizeof(float));
       const std::size_t first = first_tile * kTileRows / 2;
-      gemm::situ(gate_up, rows / 2 / kTileRows, kTileRows, work_.expert_hidden.row(node_, one.first + i) + first);
+      gemm::situ(gate_up, rows / 2 / kTileRows, kTileRows,
+                 work_.expert_hidden.row(node_, one.first + i) + first);
       if (spread) push(work_.expert_hidden, one.first + i, first, rows / 2);
     }
   }

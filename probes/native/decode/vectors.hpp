@@ -20,7 +20,8 @@ struct HeadStep {
   float* output;
 };
 
-// Some heads of MLA over some rows of a cache: scores, the largest of each head, and sums by e^(score - largest).
+// Some heads of MLA over some rows of a cache: scores, the largest of each head, and sums by e^(score -
+// largest).
 struct Attention {
   const float* queries;  // [heads][rank + rest], scaled
   std::size_t heads;
@@ -37,17 +38,18 @@ struct Attention {
 
 struct Vectors {
   float (*dot)(const float* a, const float* b, std::size_t count);
-  void (*add)(const float* from, float factor, std::size_t count, float* to);  // to += factor x from
+  void (*add)(const float* from, float factor, std::size_t count, float* to);    // to += factor x from
   void (*scale)(const float* from, float factor, std::size_t count, float* to);  // may be the same place
   // BF16 of from x weight x factor.
-  void (*normalise)(const float* from, const float* weight, float factor, std::size_t count, std::uint16_t* to);
+  void (*normalise)(const float* from, const float* weight, float factor, std::size_t count,
+                    std::uint16_t* to);
   void (*to_bf16)(const float* from, std::size_t count, std::uint16_t* to);
   void (*from_bf16)(const std::uint16_t* from, std::size_t count, float* to);
   void (*sigmoid)(const float* from, std::size_t count, float* to);
-  // SiLU of a causal convolution: `taps` [channels][width], the last tap is that of `input`; `past` [width - 1]
-  // [channels], oldest first, takes `input` in.
-  void (*convolve)(const float* input, const float* taps, std::size_t width, std::size_t channels, float* past,
-                   float* to);
+  // SiLU of a causal convolution: `taps` [channels][width], the last tap is that of `input`; `past` [width -
+  // 1] [channels], oldest first, takes `input` in.
+  void (*convolve)(const float* input, const float* taps, std::size_t width, std::size_t channels,
+                   float* past, float* to);
   // e^(-5 sigmoid(steepness (given + bias))).
   void (*decay)(const float* given, const float* bias, float steepness, std::size_t count, float* to);
   void (*step_head)(const HeadStep& step);

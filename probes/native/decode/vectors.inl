@@ -1,18 +1,28 @@
-// Included for each instruction set with K3_TARGET set, within a namespace of its own. Registers are those of
-// GCC's vector types, which become whatever the target has.
+// Included for each instruction set with K3_TARGET and K3_VECTOR, the bytes of its registers, set, within a namespace
+// of its own.
 
 #include "../gemm/situ.inl"
 
 #define K3_INLINE K3_TARGET inline __attribute__((always_inline))
 
-typedef float V __attribute__((vector_size(64)));
-typedef float Loose __attribute__((vector_size(64), aligned(4), may_alias));
-constexpr std::size_t kLanes = 16;
+typedef float V __attribute__((vector_size(K3_VECTOR)));
+typedef float Loose __attribute__((vector_size(K3_VECTOR), aligned(4), may_alias));
+constexpr std::size_t kLanes = K3_VECTOR / sizeof(float);
+// Heads whose sums of four rows lie in registers.
+constexpr std::size_t kHeads = kLanes == 16 ? 4 : 2;
+
+K3_INLINE float sum_of(V v) {
+  float sum = 0;
+#pragma GCC unroll 16
+  for (std::size_t i = 0; i < kLanes; ++i) sum += v[i];
+  return sum;
+}
 
 K3_TARGET float dot(const float* __restrict a, const float* __restrict b, std::size_t count) {
   V sums[4] = {};
   std::size_t i = 0;
   for (; i + 4 * kLanes <= count; i += 4 * kLanes) {
+#pragma GCC unroll 8
     for (std::size_t j = 0; j < 4; ++j)
       sums[j] += *reinterpret_cast<const Loose*>(a + i + j * kLanes) *
                  *reinterpret_cast<const Loose*>(b + i + j * kLanes);
@@ -20,8 +30,7 @@ K3_TARGET float dot(const float* __restrict a, const float* __restrict b, std::s
   for (; i + kLanes <= count; i += kLanes)
     sums[0] += *reinterpret_cast<const Loose*>(a + i) * *reinterpret_cast<const Loose*>(b + i);
   const V all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-  float sum = 0;
-  for (std::size_t j = 0; j < kLanes; ++j) sum += all[j];
+  float sum = sum_of(all);
   for (; i < count; ++i) sum += a[i] * b[i];
   return sum;
 }
@@ -78,20 +87,23 @@ K3_TARGET void decay(const float* __restrict given, const float* __restrict bias
 
 // Columns of a state do not see each other, so each few of them pass twice while they lie in the nearest cache.
 template <std::size_t Vectors>
-K3_TARGET inline void step_columns(const HeadStep& step, std::size_t first) {
+K3_INLINE void step_columns(const HeadStep& step, std::size_t first) {
   V found[Vectors] = {};
   const float* row = step.state + first;
   for (std::size_t i = 0; i < step.dim; ++i, row += step.dim) {
     const float factor = step.key[i] * step.decay[i];
+#pragma GCC unroll 8
     for (std::size_t j = 0; j < Vectors; ++j)
       found[j] += factor * *reinterpret_cast<const Loose*>(row + j * kLanes);
   }
   V change[Vectors];
   V out[Vectors] = {};
+#pragma GCC unroll 8
   for (std::size_t j = 0; j < Vectors; ++j)
     change[j] = step.beta * (*reinterpret_cast<const Loose*>(step.value + first + j * kLanes) - found[j]);
   float* to = step.state + first;
   for (std::size_t i = 0; i < step.dim; ++i, to += step.dim) {
+#pragma GCC unroll 8
     for (std::size_t j = 0; j < Vectors; ++j) {
       auto& place = *reinterpret_cast<Loose*>(to + j * kLanes);
       const V now = step.decay[i] * place + step.key[i] * change[j];
@@ -99,6 +111,7 @@ K3_TARGET inline void step_columns(const HeadStep& step, std::size_t first) {
       out[j] += step.query[i] * now;
     }
   }
+#pragma GCC unroll 8
   for (std::size_t j = 0; j < Vectors; ++j) *reinterpret_cast<Loose*>(step.output + first + j * kLanes) = out[j];
 }
 
@@ -118,43 +131,53 @@ constexpr std::size_t kBlock = 16;
 
 // Scores of `Heads` heads against four rows.
 template <std::size_t Heads>
-K3_TARGET inline void score_rows(const float* queries, const float* rows, std::size_t width, float* to) {
+K3_INLINE void score_rows(const float* queries, const float* rows, std::size_t width, float* to) {
   V sums[Heads][4] = {};
   for (std::size_t k = 0; k < width; k += kLanes) {
     V row[4];
+#pragma GCC unroll 8
     for (std::size_t j = 0; j < 4; ++j) row[j] = *reinterpret_cast<const Loose*>(rows + j * width + k);
+#pragma GCC unroll 8
     for (std::size_t h = 0; h < Heads; ++h) {
       const V query = *reinterpret_cast<const Loose*>(queries + h * width + k);
+#pragma GCC unroll 8
       for (std::size_t j = 0; j < 4; ++j) sums[h][j] += query * row[j];
     }
   }
+#pragma GCC unroll 8
   for (std::size_t h = 0; h < Heads; ++h) {
+#pragma GCC unroll 8
     for (std::size_t j = 0; j < 4; ++j) {
-      float sum = 0;
-      for (std::size_t i = 0; i < kLanes; ++i) sum += sums[h][j][i];
-      to[h * kBlock + j] = sum;
+      to[h * kBlock + j] = sum_of(sums[h][j]);
     }
   }
 }
 
 // Adds what 16 rows weigh to `Heads` heads' sums, of `Vectors` vectors of columns.
 template <std::size_t Heads, std::size_t Vectors>
-K3_TARGET inline void add_rows(const float* weights, const float* rows, std::size_t width, float* to,
+K3_INLINE void add_rows(const float* weights, const float* rows, std::size_t width, float* to,
                                std::size_t stride) {
   V sums[Heads][Vectors];
+#pragma GCC unroll 8
   for (std::size_t h = 0; h < Heads; ++h) {
+#pragma GCC unroll 8
     for (std::size_t j = 0; j < Vectors; ++j)
       sums[h][j] = *reinterpret_cast<const Loose*>(to + h * stride + j * kLanes);
   }
   for (std::size_t r = 0; r < kBlock; ++r) {
     V row[Vectors];
+#pragma GCC unroll 8
     for (std::size_t j = 0; j < Vectors; ++j)
       row[j] = *reinterpret_cast<const Loose*>(rows + r * width + j * kLanes);
+#pragma GCC unroll 8
     for (std::size_t h = 0; h < Heads; ++h) {
+#pragma GCC unroll 8
       for (std::size_t j = 0; j < Vectors; ++j) sums[h][j] += weights[h * kBlock + r] * row[j];
     }
   }
+#pragma GCC unroll 8
   for (std::size_t h = 0; h < Heads; ++h) {
+#pragma GCC unroll 8
     for (std::size_t j = 0; j < Vectors; ++j) *reinterpret_cast<Loose*>(to + h * stride + j * kLanes) = sums[h][j];
   }
 }
@@ -164,6 +187,7 @@ K3_TARGET inline void attend_block(const Attention& all, std::size_t head, std::
   float* const weights = all.weights + head * kBlock;
   for (std::size_t r = 0; r < kBlock; r += 4)
     score_rows<Heads>(all.queries + head * all.width, all.block + r * all.width, all.width, weights + r);
+#pragma GCC unroll 8
   for (std::size_t h = 0; h < Heads; ++h) {
     float* const one = weights + h * kBlock;
     float& largest = all.largest[head + h];
@@ -197,7 +221,7 @@ K3_TARGET void attend(const Attention& all) {
     from_bf16(all.cache + first * all.width, rows * all.width, all.block);
     for (std::size_t i = rows * all.width; i < kBlock * all.width; ++i) all.block[i] = 0;
     std::size_t head = 0;
-    for (; head + 4 <= all.heads; head += 4) attend_block<4>(all, head, rows);
+    for (; head + kHeads <= all.heads; head += kHeads) attend_block<kHeads>(all, head, rows);
     for (; head < all.heads; ++head) attend_block<1>(all, head, rows);
   }
 }

@@ -11,9 +11,9 @@ void Work::each(const Do& act) {
                       &mla_context, &mla_o, &dense_hidden, &shared_hidden, &z, &expert_hidden, &normed})
     act(*one);
   for (Floats* one :
-       {&kda_proj, &kda_given, &kda_y, &mla_proj, &mla_q, &mla_absorbed, &mla_partial, &mla_y, &dense_gate_up,
-        &dense_y, &scores, &latent, &shared_gate_up, &shared_y, &up_y, &expert_gate_up, &expert_out, &sums,
-        &logits, &residual, &hidden})
+       {&kda_proj, &kda_given,      &kda_y,      &mla_proj, &mla_q,  &mla_absorbed,   &mla_partial,
+        &mla_y,    &dense_gate_up,  &dense_y,    &scores,   &latent, &shared_gate_up, &shared_y,
+        &up_y,     &expert_gate_up, &expert_out, &sums,     &logits, &residual,       &hidden})
     act(*one);
 }
 

@@ -36,8 +36,8 @@ struct Work {
   Halves kda_low, kda_o;
   Halves mla_low, mla_query, mla_context, mla_o;
   Halves dense_hidden, shared_hidden;
-  Halves z;               // of routed experts
-  Halves expert_hidden;   // a row for each choice, in the order of the group
+  Halves z;              // of routed experts
+  Halves expert_hidden;  // a row for each choice, in the order of the group
   Halves normed;
   // What they give, where the thread is that computed it.
   Floats kda_proj, kda_given, kda_y;
