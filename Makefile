@@ -65,6 +65,7 @@ bench: $(VENV)/.developing
 	$(BIN)/python benchmarks/latency.py
 	$(BIN)/python benchmarks/loaded_bandwidth.py
 	$(BIN)/python benchmarks/gemm.py
+	$(BIN)/python benchmarks/replay_factors.py
 	$(BIN)/python benchmarks/physics.py
 	$(BIN)/python benchmarks/checksums.py
 	$(BIN)/python benchmarks/conversions.py

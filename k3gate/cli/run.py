@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from k3gate.records import RunRecord
     from k3gate.store import Store
 
+TRUNKS = ("bf16", "q8_0", "mxfp4", "gpu")
+
 
 @click.command("run", short_help="Measure this machine, store the run, judge it.")
 @click.option(
@@ -68,6 +70,19 @@ if TYPE_CHECKING:
     help="Read this file too, mapped as memory, and never write to it; of a folder: make a file there, "
     "and remove it. May be repeated.",
 )
+@click.option(
+    "--trunk",
+    type=word,
+    metavar="FORMAT",
+    help="How the decode replay lays out the trunk: bf16, q8_0, mxfp4, or gpu, which leaves it out. "
+    "The target's own by default.",
+)
+@click.option(
+    "--routing",
+    type=place,
+    metavar="FILE",
+    help="Replay the experts of this trace (k3gate routing FILE describes it) instead of a model of routing.",
+)
 @click.option("--machine", "machine_name", metavar="NAME", help="A name for this machine that people use.")
 @click.option(
     "--resume", type=word, metavar="RUN", help="Go on with an interrupted run; measures only what is left."
@@ -89,6 +104,8 @@ def command(
     rounds: int | None,
     working_set: str | None,
     memory_files: tuple[str, ...],
+    trunk: str | None,
+    routing: str | None,
     machine_name: str | None,
     resume: str | None,
     dry_run: bool,
@@ -119,6 +136,8 @@ def command(
             rounds=rounds,
             working_set=working_set,
             memory_file=memory_files,
+            trunk=trunk,
+            routing=routing,
             dry_run=dry_run,
         )
     request = harness.Request(
@@ -131,6 +150,8 @@ def command(
         machine_name=machine_name,
         working_set_bytes=_size(working_set),
         memory_files=memory_files,
+        trunk=_trunk(trunk),
+        routing=routing,
         command=printable(shlex.join(["k3gate", *sys.argv[1:]])),
     )
     if dry_run:
@@ -248,6 +269,14 @@ def _refuse_with_resume(**given: object) -> None:
             raise UsageError(
                 f"--resume goes on with the run's own plan: leave {option} away, or make a new run"
             )
+
+
+def _trunk(text: str | None) -> str | None:
+    if text is None or text in TRUNKS:
+        return text
+    from k3gate.probing.profiles import suggest
+
+    raise UsageError(f"--trunk {short(text)} is no layout of the trunk: {suggest(text, TRUNKS)}")
 
 
 def _size(text: str | None) -> int | None:
