@@ -19,7 +19,8 @@ from k3gate.probes import _native
 from k3gate.records import Proof
 
 TRUNKS = ("bf16", "q8_0", "mxfp4", "gpu")
-"""Formats of the trunk; with `gpu` trunk, attention and states are left out, and rows of 3584 come in and go out."""
+"""Formats of the trunk; the router is BF16. With `gpu` trunk, attention and states are left out: rows of 3584 come in
+and go out of each layer, and the chosen experts weigh the same."""
 PLACEMENTS = ("owner", "interleaved", "replicated", "single")
 PARTS = (
     "attention_projections",
@@ -122,7 +123,8 @@ class Report:
     """Copied from one node's memory to another's, counted by the copying thread: `experts_in`, `experts_out` and
     `activations`."""
     agreement: float | None
-    """None where the router chose. The share of the forced ids that the router itself would have chosen among the experts that are held."""
+    """The share of the forced ids that the router itself would have chosen among the experts that are held; None where
+    it did choose."""
     near_ties: float | None
     """The share of choices (token and layer) where the last score chosen and the first left out differ by less than
     what rounding explains."""
@@ -139,8 +141,8 @@ class Report:
 def bytes_needed(setup: Setup) -> dict[int, dict[str, int]]:
     """node -> part -> bytes of what an engine allocates; nothing is allocated.
 
-    Parts: those of `PARTS` that have weights, and `embedding`, `state`, `cache`, `work`. Interleaved weights count in even
-    shares.
+    Parts: those of `PARTS` that have weights, and `embedding`, `state`, `cache`, `work`. Interleaved weights count in
+    even shares.
     """
     return dict(_native.decode_bytes(_arguments(setup)))
 
@@ -170,7 +172,7 @@ class Engine:
         return {name: (kind, (rows, depth)) for name, kind, rows, depth in self._native.tensors()}
 
     def load(self, name: str, kind: str, data: bytes, scales: bytes = b"") -> None:
-        """`kind` as `tensors` lists it: f32, bf16, q8_0 (ggml's blocks) or mxfp4 (as the checkpoint: codes, and scales).
+        """`kind` as `tensors` lists it: f32, bf16, q8_0 (ggml's blocks) or mxfp4 (the checkpoint's codes, and scales).
 
         Float32 goes for bf16, where its numbers are such, and the other way round. Keys are multiplied transposed: of a
         kv_b_proj in q8_0 or mxfp4, 32 x 32 numbers must share a scale. Raises `ValueError`."""

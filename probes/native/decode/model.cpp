@@ -82,6 +82,7 @@ Model::Model(const Setup& setup)
   check(setup);
   const Shape& shape = setup.shape;
   const std::size_t count = threads_.count();
+  if (count == 0) throw std::invalid_argument("a miniature needs a CPU");
   for (std::size_t t = 0; t < count; ++t)
     pools_.push_back(setup.placement == Placement::kInterleaved ? memory_.interleaved() : threads_.node[t]);
   for (std::size_t n = 0; n <= threads_.nodes(); ++n)

@@ -219,12 +219,12 @@ class Prover {
       return judge(check_step(engine_, truth_, setup_.shape.hidden, dice_()));
     }
     follow();
-    const Verdict whole = steps();
+    Verdict whole = steps();
     if (!whole.ok) return whole;
     Verdict stages = judge(check_step(engine_, truth_, setup_.shape.hidden, dice_()));
     if (stages.ok) stages.detail = whole.detail + "; " + stages.detail;
     if (!stages.ok || setup_.positions < kSteps) return stages;
-    const Verdict together = prefill();
+    Verdict together = prefill();
     if (!together.ok) return together;
     stages.detail += "; " + together.detail;
     return stages;
