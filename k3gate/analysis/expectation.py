@@ -49,7 +49,7 @@ class Expectation:
     def held(self) -> str:
         """Whether it held against itself in this run, as a sentence."""
         if not self.tests:
-            return "It was not held against itself in this run; --profile standard does so."
+            return "It was not held against itself in this run; profile standard does so."
         good = len(self.tests) - len(self.missed)
         names = listed(one.case.outcome.case for one in self.tests)
         which = "all" if good == len(self.tests) else "none" if not good else f"{good}"
