@@ -40,9 +40,15 @@ PARTS = (
 )
 STREAMING = frozenset(PARTS) - {"mix", "synchronisation"}
 _USABLE = (State.OK, State.UNSTABLE)
+_RATES, _SECONDS, _BYTES = (1e-6, 1e6), 1e6, 1e15
+"""Rates, times and bytes of a step that some machine could have; a stranger's bundle may say anything."""
+_LAYERS, _BATCH = (4, 10_000), (1, 10_000)
+_ADDS_UP = 1.5
+"""By how much the medians of the parts may add up to another time than that of a step, either way."""
 _KDA, _MLA = 887e6, 464e6
 """Bytes of attention weights of a layer in BF16, which say how projections share out (k3/layer.md of the facts)."""
 _DENSE_BY_SHARED = k3.BYTES_BY_GROUP["dense_mlp"] / (k3.BYTES_BY_GROUP["shared_experts"] / k3.MOE_LAYERS)
+_BLOCK = 12
 BITS: Mapping[str, float] = MappingProxyType({"bf16": 16.0, "q8_0": 8.5, "mxfp4": 4.25})
 
 
@@ -67,14 +73,45 @@ class Step:
         return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
     @property
-    def whole(self) -> float:
-        """Seconds of a step."""
-        return sum(self.seconds.values())
+    def tokens_per_s(self) -> float:
+        """Of each sequence, the median; 0 where there is none that a machine could have."""
+        rate = self.rate.median
+        return rate if rate is not None and _RATES[0] <= rate <= _RATES[1] else 0.0
+
+    @property
+    def interval(self) -> Interval | None:
+        """(low, high) of the rate over the rounds; None where there is none that holds the rate."""
+        if self.rate.interval is None:
+            return None
+        low, high = self.rate.interval
+        return (low, high) if 0 < low <= self.tokens_per_s <= high <= _RATES[1] else None
+
+    @property
+    def parts(self) -> Mapping[str, float]:
+        """Seconds of a step by part, which add up to the step; medians alone need not."""
+        scale = 1 / (self.tokens_per_s * sum(self.seconds.values()))
+        return {part: value * scale for part, value in self.seconds.items()}
+
+    @property
+    def measured(self) -> bool:
+        """Whether its rate is evidence."""
+        return self.rate.state in _USABLE and self.tokens_per_s > 0
 
     @property
     def usable(self) -> bool:
-        """Whether it is evidence."""
-        return self.rate.state in _USABLE and bool(self.rate.median) and self.whole > 0
+        """Whether something follows from it: its parts add up to a step, and it says what it replayed."""
+        whole = sum(self.seconds.values())
+        return (
+            self.measured
+            and 1 / _ADDS_UP <= whole * self.tokens_per_s <= _ADDS_UP
+            and self.seconds.get("routed", 0.0) > 0
+            and self.bytes.get("routed", 0.0) >= k3.EXPERT_BYTES
+            and _LAYERS[0] <= self.number("layers") <= _LAYERS[1]
+            and _BATCH[0] <= self.number("batch") <= _BATCH[1]
+            and 0 <= self.number("context") <= k3.MAX_CONTEXT
+            and 0 <= self.number("head_rows") <= k3.VOCABULARY
+            and self.label("trunk") in (*BITS, "gpu")
+        )
 
     @property
     def key(self) -> str:
@@ -115,7 +152,7 @@ class SelfTest:
     @property
     def inside(self) -> bool:
         """Whether the measured rate fell into the interval."""
-        return self.predicted.low <= (self.case.rate.median or 0.0) <= self.predicted.high
+        return self.predicted.low <= self.case.tokens_per_s <= self.predicted.high
 
 
 @frozen
@@ -166,19 +203,22 @@ def steps(record: RunRecord) -> tuple[Step, ...]:
                 outcome,
                 rate,
                 next((one for one in own if one.name == REPLAY_BANDWIDTH.name), None),
-                _by_part(own, REPLAY_PART.name),
-                _by_part(own, REPLAY_BYTES.name),
+                _by_part(own, REPLAY_PART.name, _SECONDS),
+                _by_part(own, REPLAY_BYTES.name, _BYTES),
                 next((one.median for one in own if one.name == REPLAY_CROSSED.name), None),
             )
         )
     return tuple(found)
 
 
-def _by_part(metrics: list[Metric], name: str) -> dict[str, float]:
+def _by_part(metrics: list[Metric], name: str, most: float) -> dict[str, float]:
     return {
         str(one.labels.get("part")): one.median
         for one in metrics
-        if one.name == name and one.labels.get("part") in PARTS and one.median is not None and one.median >= 0
+        if one.name == name
+        and one.labels.get("part") in PARTS
+        and one.median is not None
+        and 0 <= one.median <= most
     }
 
 
@@ -228,11 +268,12 @@ def predict(base: Step, target: Model, found: tuple[Step, ...] = ()) -> Predicti
     own = model_of(base)
     assumptions = [f"{target.layers} layers take what {own.layers} took, part by part"]
     ratios = _ratios(own, target)
-    seconds = {part: value * ratios[part] for part, value in base.seconds.items()}
+    taken = base.parts
+    seconds = {part: value * ratios[part] for part, value in taken.items()}
     size = {part: value * ratios[part] for part, value in base.bytes.items()}
     if target.dense > own.dense and target.trunk != "gpu":
         factor = target.dense * _DENSE_BY_SHARED / own.expert_layers * _format(own, target)
-        seconds["dense"] = base.seconds.get("shared", 0.0) * factor
+        seconds["dense"] = taken.get("shared", 0.0) * factor
         size["dense"] = base.bytes.get("shared", 0.0) * factor
         assumptions.append("the dense layer streams as the shared experts do")
     if target.trunk not in (own.trunk, "gpu"):
@@ -254,7 +295,7 @@ def predict(base: Step, target: Model, found: tuple[Step, ...] = ()) -> Predicti
         )
     if target.trunk == "gpu":
         assumptions.append("what GPUs and the links to them take is not in it: it is a ceiling")
-    scatter = _scatter(base.rate)
+    scatter = scatter_of(base)
     whole = sum(seconds.values())
     return Prediction(
         1 / ((whole + unsure) * (1 + scatter) * allowance),
@@ -279,11 +320,20 @@ def _ratios(own: Model, target: Model) -> dict[str, float]:
         scale * (target.kda * _KDA + target.mla * _MLA) / (own.kda * _KDA + own.mla * _MLA)
     )
     ratios["head"] = scale * target.head_rows / own.head_rows if own.head_rows else 0.0
-    ratios["mix"] *= target.batch / own.batch
+    ratios["mix"] = _mixed(target.layers) / _mixed(own.layers) * target.batch / own.batch
     ratios["dense"] = 0.0
-    if target.trunk == "gpu":
+    if target.trunk == "gpu" and own.trunk != "gpu":
         ratios |= dict.fromkeys(set(PARTS) - {"routed", "synchronisation"}, 0.0)
     return ratios
+
+
+def _mixed(layers: int) -> int:
+    """Vectors that the mixes before attention and before the experts go over (k3/layer.md of the facts, AttnRes).
+
+    Each goes over the inputs of the blocks of 12 layers so far, and the running sum; at a block's start the sum has
+    just become one of these.
+    """
+    return sum(2 * (layer // _BLOCK + 2) - (layer % _BLOCK == 0) for layer in range(layers))
 
 
 def _core(base: Step, own: Model, target: Model, found: tuple[Step, ...]) -> tuple[float, float, str]:
@@ -291,7 +341,7 @@ def _core(base: Step, own: Model, target: Model, found: tuple[Step, ...]) -> tup
 
     Two contexts of the run give the time that a row of the cache takes; else it is between none and all of it.
     """
-    now = base.seconds.get("attention_core", 0.0)
+    now = base.parts.get("attention_core", 0.0)
     layers, many = target.layers / own.layers, target.batch / own.batch
     if target.context == own.context:
         return now * layers * many, 0.0, ""
@@ -302,13 +352,16 @@ def _core(base: Step, own: Model, target: Model, found: tuple[Step, ...]) -> tup
         )
         rows = other.number("context") - own.context
         if other.usable and same and other.label("factor") == "context" and rows:
-            row = max(0.0, (other.seconds.get("attention_core", 0.0) - now) / rows)
+            row = max(0.0, (other.parts.get("attention_core", 0.0) - now) / rows)
             rest = max(0.0, now - row * own.context)
             seconds = many * (rest * layers + row * target.context * target.mla / own.mla)
             between = f"{own.context:,} and {other.number('context'):,}"
             return seconds, 0.0, f"a row of the cache takes what it took between {between}"
-    grown = now * layers * many * target.context / own.context if own.context else now * layers * many
     still = now * layers * many
+    # Without a single row in the cache nothing says what one takes, but its bytes beside those of the states.
+    grown = (
+        still * target.context / own.context if own.context else now * _core_bytes(target) / _core_bytes(own)
+    )
     told = "no other context was replayed: attention takes between what it took and what it takes row by row"
     return (grown + still) / 2, abs(grown - still) / 2, told
 
@@ -328,12 +381,12 @@ def _core_bytes(model: Model) -> float:
     return model.batch * (model.kda * state + model.mla * cache) + model.mla * heads
 
 
-def _scatter(metric: Metric) -> float:
-    """Half the interval over the rounds, as a share of the median; a quarter where there is none."""
-    if metric.interval is None or not metric.median:
+def scatter_of(step: Step) -> float:
+    """How far the rate may lie off over the rounds, as a share of it; a quarter where there is no interval."""
+    if step.interval is None:
         return 0.25
-    low, high = metric.interval
-    return min(1.0, max(high - metric.median, metric.median - low) / metric.median)
+    low, high = step.interval
+    return min(1.0, max(high / step.tokens_per_s, step.tokens_per_s / low) - 1)
 
 
 def self_tests(record: RunRecord) -> tuple[SelfTest, ...]:
@@ -368,6 +421,11 @@ def skew(record: RunRecord) -> Skew | None:
     )
     if base is None or uniform is None or not uniform.usable:
         return None
-    ratio = (base.rate.median or 0.0) / (uniform.rate.median or 1.0)
-    scatter = _scatter(base.rate) + _scatter(uniform.rate)
-    return Skew(ratio, (ratio * (1 - scatter), ratio * (1 + scatter)), base, uniform)
+    return Skew(*against(base, uniform), base, uniform)
+
+
+def against(one: Step, other: Step) -> tuple[float, Interval]:
+    """The rate of a step by that of another, with its interval: both must have been measured."""
+    ratio = one.tokens_per_s / other.tokens_per_s
+    factor = (1 + scatter_of(one)) * (1 + scatter_of(other))
+    return ratio, (ratio / factor, ratio * factor)

@@ -227,7 +227,14 @@ def _publish(judged: Judged, *, as_json: bool, report_path: str | None) -> None:
     """The JSON document or the text on stdout, and the report's path."""
     from pathlib import Path
 
-    from k3gate.cli.printing import print_gate, print_left_out, print_measurements, run_line, say
+    from k3gate.cli.printing import (
+        print_expectation,
+        print_gate,
+        print_left_out,
+        print_measurements,
+        run_line,
+        say,
+    )
     from k3gate.harness import stored
 
     record, result = judged.record, judged.result
@@ -239,6 +246,7 @@ def _publish(judged: Judged, *, as_json: bool, report_path: str | None) -> None:
         say()
         print_measurements(record)
         print_left_out(record)
+        print_expectation(stored.expectation(record, judged.target), result)
         say()
         print_gate(result, every_check=False)
     if report_path:

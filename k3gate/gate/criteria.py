@@ -59,7 +59,7 @@ _KEYS = (
         "remedy",
     ),
 )
-_BOUND_KEYS = ("where", "over", "relative_to", "min", "max", "proofs", "settled_by")
+_BOUND_KEYS = ("where", "over", "relative_to", "min", "max", "proofs", "settled_by", "instead")
 _IDENTITY = ("id", "metric", "rule", "where", "relative_to", "applies_if")
 """Two entries that agree in these ask the same thing."""
 _MAX_ENTRIES = 400

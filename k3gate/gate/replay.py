@@ -90,7 +90,7 @@ def _decide(
 
 def _miss(test: SelfTest) -> str:
     return (
-        f"{test.case.outcome.case}: {significant(test.case.rate.median or 0)} measured, "
+        f"{test.case.outcome.case}: {significant(test.case.tokens_per_s)} measured, "
         f"{told_interval(test.predicted.interval)} predicted"
     )
 
