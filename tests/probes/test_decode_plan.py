@@ -171,9 +171,8 @@ def test_a_trace_is_replayed_with_its_own_reuse(make_inventory: Any) -> None:
     trace = synthesis.synthesize(200, 3, 48, 6, reuse=0.5, skew=4.0, seed=3).trace
     ids = trace.experts.astype("<i2").tobytes()
     routing = Routing("a test's trace", "sha256:0", trace.tokens, 3, 6, 48, trace.starts, ids)
-    cases = named(plan_of(make_inventory("bare_metal"), attrs.evolve(STANDARD, routing=routing)))
+    cases = named(plan_of(make_inventory("bare_metal"), attrs.evolve(QUICK, routing=routing)))
     assert cases["base"].labels["routing"] == "trace"
     assert cases["base"].labels["reuse"] == pytest.approx(0.5, abs=0.05)
-    assert "routing.model" in cases
     assert "by the trace" in cases["base"].title
     assert len(np.unique(ids_of(cases["base"]))) > 16
