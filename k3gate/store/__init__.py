@@ -260,7 +260,8 @@ def _default() -> Path:
 
 
 def _sqlite(path: Path, create: bool) -> SQLiteDatabase:
-    from k3gate.store.filesystems import filesystem_type, is_network, read_mountinfo
+    from k3gate.mounts import is_network
+    from k3gate.store.filesystems import filesystem_type, read_mountinfo
 
     hint = "name another place with --store or K3GATE_STORE"
     try:
