@@ -164,7 +164,7 @@ def system(inventory: Inventory) -> Iterable[tuple[str, str]]:
         yield "Power supplies", str(machine.power_supplies)
     for name, rows in (
         ("GPUs", inventory.gpus),
-        ("Storage", inventory.storage),
+        ("Drives", inventory.storage and inventory.storage.drives),
         ("PCI devices", inventory.pci),
     ):
         yield name, UNKNOWN if rows is None else f"{len(rows):,} listed" if rows else "none"
@@ -223,9 +223,12 @@ def tables(inventory: Inventory) -> Iterable[tuple[str, list[tuple[str, str, str
         ("Processor sockets, as the firmware tells of them", inventory.cpu.socket_list),
         ("Expansion slots", inventory.slots),
         ("GPUs", inventory.gpus),
-        ("Storage", inventory.storage),
+        ("Drives", inventory.storage and inventory.storage.drives),
+        ("What paths lie on", inventory.storage and inventory.storage.paths),
         ("PCI devices", inventory.pci),
-        ("Sensors", inventory.sensors),
+        ("Sensors", inventory.sensors and inventory.sensors.readings),
+        ("Energy counters", inventory.sensors and inventory.sensors.power_zones),
+        ("Events counted", inventory.sensors and inventory.sensors.counters),
     ):
         if not devices:
             continue

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 import click
 
 from k3gate.cli.options import (
+    bmc_option,
     criteria_option,
     exit_code,
     json_option,
     place,
     print_json,
     short,
+    storage_option,
     store_option,
     target_option,
     word,
@@ -68,6 +70,8 @@ if TYPE_CHECKING:
     help="Read this file too, mapped as memory, and never write to it; of a folder: make a file there, "
     "and remove it. May be repeated.",
 )
+@storage_option
+@bmc_option
 @click.option("--machine", "machine_name", metavar="NAME", help="A name for this machine that people use.")
 @click.option(
     "--resume", type=word, metavar="RUN", help="Go on with an interrupted run; measures only what is left."
@@ -89,6 +93,8 @@ def command(
     rounds: int | None,
     working_set: str | None,
     memory_files: tuple[str, ...],
+    paths: tuple[str, ...],
+    bmc: str | None,
     machine_name: str | None,
     resume: str | None,
     dry_run: bool,
@@ -119,6 +125,7 @@ def command(
             rounds=rounds,
             working_set=working_set,
             memory_file=memory_files,
+            storage=paths,
             dry_run=dry_run,
         )
     request = harness.Request(
@@ -131,6 +138,8 @@ def command(
         machine_name=machine_name,
         working_set_bytes=_size(working_set),
         memory_files=memory_files,
+        storage=paths,
+        bmc=bmc,
         command=printable(shlex.join(["k3gate", *sys.argv[1:]])),
     )
     if dry_run:

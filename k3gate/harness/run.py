@@ -25,7 +25,7 @@ from k3gate.gate import targets
 from k3gate.harness import neighbours
 from k3gate.harness.listening import Listener
 from k3gate.harness.stored import now
-from k3gate.host import memory_files
+from k3gate.host import memory_files, storage
 from k3gate.probing import idle, outcomes, plan, profiles, registry
 from k3gate.probing.execute import CaseDone, CaseStarted, Event, Executor, Heartbeat, WorkerEnded
 from k3gate.probing.plan import Execution, Plan
@@ -52,6 +52,8 @@ class Request:
     machine_name: str | None = None
     working_set_bytes: int | None = None
     memory_files: tuple[str, ...] = ()
+    storage: tuple[str, ...] = ()
+    bmc: str | None = None
     command: str | None = None
 
 
@@ -79,7 +81,7 @@ def prepare(request: Request) -> Prepared:
         )
     target = targets.load(request.target)
     profiles.load(request.profile)
-    inventory = host.read(name=request.machine_name)
+    inventory = host.read(name=request.machine_name, paths=storage.asked(request.storage))
     image = target.image(len(topology.main_nodes(inventory)))
     profile = profiles.load(
         request.profile,
@@ -164,7 +166,8 @@ def take_up(store: Store, reference: str, *, criteria: str | None = None) -> Run
         raise UsageError(
             f"run {run.id} was begun by k3gate {run.version}, this is {__version__}: make a new run"
         )
-    _refuse_elsewhere(record, host.read(name=run.machine_name))
+    lying = record.inventory.storage.paths if record.inventory.storage else ()
+    _refuse_elsewhere(record, host.read(name=run.machine_name, paths=tuple(place.path for place in lying)))
     memory_files.refuse_changed(run.plan)
     # Declares the metrics of third parties, by whose meaning the rounds to come are summarised.
     registry.load(tuple(dict.fromkeys(case.probe for case in run.plan)))
