@@ -796,6 +796,32 @@ class Run:
 
 
 @frozen
+class Series:
+    """A quantity that was watched while a run went on. A value holds from its time until the next one.
+
+    `times`: seconds since the run began, rising. A value of None: it could not be read then. `labels` tell of what
+    it is: sensor, role, of, limit; drive; zone; counter, kind, domain.
+    """
+
+    name: str
+    unit: str
+    labels: Labels
+    times: tuple[float, ...]
+    values: tuple[float | None, ...]
+
+
+@frozen
+class Phase:
+    """When a round of a case ran, in seconds since the run began, as its parent process saw it."""
+
+    probe: str
+    case: str
+    round: int
+    start_s: float
+    end_s: float
+
+
+@frozen
 class Evidence:
     """A fact gathered about a subject (checkpoint, converted file, runtime build, machine), by its digest."""
 
@@ -836,6 +862,8 @@ class RunRecord:
     outcomes: tuple[Outcome, ...] = ()
     evidence: tuple[Evidence, ...] = ()
     waivers: tuple[Waiver, ...] = ()
+    series: tuple[Series, ...] = ()
+    phases: tuple[Phase, ...] = ()
 
 
 @frozen

@@ -160,7 +160,7 @@ def command(
 
         with listener(quiet) as listening:
             try:
-                harness.measure(store, run, listening)
+                harness.measure(store, run, listening, bmc=bmc)
             except KeyboardInterrupt:
                 _tell(f"interrupted; what was measured is kept: k3gate run --resume {run.id}")
                 return EXIT_INTERRUPTED

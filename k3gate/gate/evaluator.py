@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from k3gate.gate import bounds, kernels, modules, rules, waivers
+from k3gate.gate import bounds, kernels, modules, rules, waivers, watched
 from k3gate.gate.criteria import Criteria, Criterion
 from k3gate.gate.judgement import Judgement, badness, unproven, worst
 from k3gate.gate.steps import STEPS, Step
@@ -118,6 +118,10 @@ def _judge(entry: Criterion, record: RunRecord, target: Target, decided: Mapping
             return rules.residency(record, target)
         case "kernel_reference":
             return kernels.kernel_reference(record)
+        case "errors":
+            return watched.errors(record)
+        case "power":
+            return watched.power(record)
         case "evidence":
             return rules.evidence(entry, record, target)
         case "licence":

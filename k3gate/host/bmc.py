@@ -12,6 +12,7 @@ import re
 import shutil
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Sequence
 
 from attrs import evolve, frozen
@@ -93,7 +94,7 @@ def look(root: Root, notes: Notes) -> Bmc:
 
 def read(ask: Ask | None = None, seconds: float = SECONDS) -> BmcReadings:
     """All sensors and the power of the machine, in at most two questions of so many `seconds`."""
-    ask = ask or run
+    ask = ask or Tool().ask
     answer = ask(_SENSORS, seconds)
     failed = _failure(answer, seconds)
     if failed is not None:
@@ -158,38 +159,58 @@ def reading(
         return evolve(one, state=State.FAILED, reason=f"implausible: {error}")
 
 
-def run(arguments: Sequence[str], seconds: float) -> Answer:
-    """Run a tool in a session of its own, so that it can be ended with all its children."""
-    environment = {**os.environ, "LC_ALL": "C"}
-    try:
-        process = subprocess.Popen(
-            arguments,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            env=environment,
-        )
-    except OSError as error:
-        return Answer(127, "", error.strerror or str(error))
-    try:
-        output, errors = process.communicate(timeout=seconds)
-        code: int | None = process.returncode
-    except subprocess.TimeoutExpired:
-        code, output, errors = None, b"", b""
-    finally:
-        _end(process)
-    return Answer(code, decode(output[:_READ_BYTES]), decode(errors[:_READ_BYTES]))
+class Tool:
+    """Runs tools, one at a time. Each has a session of its own, so that it can be ended with all its children."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._closed = False
+
+    def ask(self, arguments: Sequence[str], seconds: float) -> Answer:
+        """Run one for so many seconds at most."""
+        with self._lock:
+            if self._closed:
+                return Answer(None, "", "")
+            try:
+                process = self._process = subprocess.Popen(
+                    arguments,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    start_new_session=True,
+                    env={**os.environ, "LC_ALL": "C"},
+                )
+            except OSError as error:
+                return Answer(127, "", error.strerror or str(error))
+        try:
+            output, errors = process.communicate(timeout=seconds)
+            code: int | None = process.returncode
+        except subprocess.TimeoutExpired:
+            code, output, errors = None, b"", b""
+        finally:
+            with self._lock:
+                self._process = None
+                _kill(process)
+            process.wait()
+            for stream in (process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()
+        return Answer(code, decode(output[:_READ_BYTES]), decode(errors[:_READ_BYTES]))
+
+    def close(self) -> None:
+        """End the tool that runs, and run no more; from any thread."""
+        with self._lock:
+            self._closed = True
+            if self._process is not None:
+                _kill(self._process)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.returncode is None:
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a process and its children, unless it was reaped: its number may be another's by now."""
+    if process.poll() is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    for stream in (process.stdout, process.stderr):
-        if stream is not None:
-            stream.close()
 
 
 def _failure(answer: Answer, seconds: float) -> BmcReadings | None:

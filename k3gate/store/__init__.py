@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -13,8 +13,19 @@ from attrs import frozen
 
 from k3gate.documents import printable
 from k3gate.errors import StorageError, UsageError
-from k3gate.records import Evidence, GateResult, Inventory, Outcome, Run, RunRecord, RunStatus, Waiver
-from k3gate.store import judgements, processes, references, rows, schema
+from k3gate.records import (
+    Evidence,
+    GateResult,
+    Inventory,
+    Outcome,
+    Phase,
+    Run,
+    RunRecord,
+    RunStatus,
+    Series,
+    Waiver,
+)
+from k3gate.store import judgements, processes, references, rows, schema, watched
 from k3gate.store.database import Database, SQLiteDatabase, Statements, insert, update
 from k3gate.store.judgements import EvaluationSummary, StoredEvaluation
 from k3gate.store.references import RunSummary
@@ -110,9 +121,15 @@ class Store:
                 rows.read_outcomes(at, run_id),
                 judgements.read_evidence(at, run_id, run.fingerprint),
                 judgements.read_waivers(at, run_id),
+                watched.read_series(at, run_id),
+                watched.read_phases(at, run_id),
             )
 
         return self._read(work)
+
+    def add_watched(self, run_id: str, series: Sequence[Series], phases: Sequence[Phase]) -> None:
+        """Add pieces of series and phases of a run. `ValueError` on a NaN."""
+        self._database.write(lambda at: watched.add(at, run_id, series, phases))
 
     def resolve(self, reference: str, *, complete_only: bool = False) -> str:
         """The id of the one run that an id, its beginning, "latest" or "latest@MACHINE" names."""

@@ -91,5 +91,5 @@ def test_a_tool_that_never_returns_is_ended_with_its_children(
 
 
 def test_a_tool_that_is_not_there_is_one_line() -> None:
-    answer = bmc.run(["k3gate-no-such-tool"], 1.0)
+    answer = bmc.Tool().ask(["k3gate-no-such-tool"], 1.0)
     assert (answer.code, answer.errors) == (127, "No such file or directory")
