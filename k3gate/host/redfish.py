@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import ssl
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,8 @@ from k3gate.host.bmc import BmcReadings, reading
 from k3gate.records import SensorReading, State
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx2
 
 OPTION = "--bmc"
@@ -87,6 +88,8 @@ class Service:
     """A Redfish service. `read` may be called again and again; use as a context, or `close`."""
 
     def __init__(self, access: Access, *, seconds: float = SECONDS) -> None:
+        import ssl
+
         import httpx2
 
         self._seconds = seconds
