@@ -294,6 +294,14 @@ PROCESS_SHARE = _metric(
     "CPU seconds of processes of one name, divided by the CPU seconds that all online CPUs had",
     exact=True,
 )
+LOAD = _metric(
+    "machine.load",
+    "1",
+    Better.LOWER,
+    "Load average over the last minute, before and after",
+    "processes that run or wait for a drive, on average; that after the run holds its own load too",
+    exact=True,
+)
 DISK_OTHER = _metric(
     "machine.disk.other_rate",
     "B/s",
@@ -335,7 +343,7 @@ MONITOR_FAILED = _metric(
     exact=True,
 )
 declare(ERRORS_CORRECTED, ERRORS_UNCORRECTED, THROTTLE_EVENTS, TEMPERATURE_HIGHEST, TEMPERATURE_ROOM)
-declare(POWER_MEAN, POWER_HIGHEST, PROCESS_SHARE, DISK_OTHER)
+declare(POWER_MEAN, POWER_HIGHEST, PROCESS_SHARE, LOAD, DISK_OTHER)
 declare(MONITOR_CPU, MONITOR_LATENESS, MONITOR_MISSED, MONITOR_FAILED)
 
 declare(MEMORY_WRITE, MEMORY_COPY, MEMORY_TRIAD)

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from k3gate import units
 from k3gate.records import Phase, RunRecord, Series
-from k3gate.reports import charts, words
+from k3gate.reports import charts
 from k3gate.reports.figures import BarRow, Figure
 from k3gate.units import NBSP
 
@@ -43,7 +43,9 @@ def figures(record: RunRecord, number: int) -> list[Figure]:
     """A figure for each kind of what was watched; none where nothing was."""
     made: list[Figure] = []
     for kind in _KINDS:
-        own = [one for one in record.series if one.name in kind.names and any(v is not None for v in one.values)]
+        own = [
+            one for one in record.series if one.name in kind.names and any(v is not None for v in one.values)
+        ]
         if own:
             made.append(_figure(kind, own, record, number + len(made)))
     return made
@@ -67,7 +69,9 @@ def _figure(kind: _Kind, series: list[Series], record: RunRecord, number: int) -
                 charts.curve([(place(t), level(value * kind.scale)) for t, value in piece], _HEIGHT, style)
             )
     parts += _bands(record.phases, place)
-    parts += charts.axis(place, [t for t in charts.ticks(until) if t <= until], _AXIS_Y, lambda t: f"{t:,.0f}{NBSP}s")
+    parts += charts.axis(
+        place, [t for t in charts.ticks(until) if t <= until], _AXIS_Y, lambda t: f"{t:,.0f}{NBSP}s"
+    )
     highest = _words(kind, _highest(drawn[0]))
     name = _name(drawn[0])
     left = len(ranked) - len(drawn)

@@ -352,10 +352,10 @@ def _close(
     """Store what was watched, and the end of the run or of this sitting."""
     if status is not RunStatus.STORAGE_FAILED:
         watch.save()
-        for outcome in watch.outcomes(list(collected.values())):
-            store.save_outcome(run.id, outcome, outcome.rounds[-1].round)
-            collected[outcome.probe, outcome.case] = outcome
-            timer.told += notices_of([outcome])
+        found = list(watch.outcomes(list(collected.values())))
+        store.save_outcomes(run.id, found)
+        collected.update({(outcome.probe, outcome.case): outcome for outcome in found})
+        timer.told += notices_of(found)
     reasons = " ".join(outcome.reason or "" for outcome in collected.values())
     notices = [*run.notices, *(told for told in timer.told if told.partition(": ")[2] not in reasons)]
     step = timer.clock_step()

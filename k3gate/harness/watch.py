@@ -256,6 +256,9 @@ def _others(
     for name, used in others.names[:_MOST_NAMES]:
         if used / whole >= _LEAST_SHARE:
             yield metrics.PROCESS_SHARE, {"process": name}, min(1.0, used / whole)
+    for when, load in zip(("before", "after"), others.loads, strict=True):
+        if load is not None:
+            yield metrics.LOAD, {"when": when}, load
     if others.disk_bytes is not None and seconds > 0:
         yield metrics.DISK_OTHER, {"scope": "machine"}, others.disk_bytes / seconds
 

@@ -30,7 +30,6 @@ class Look:
     """
 
     load: float | None
-    running: int | None
     processes: Mapping[tuple[int, int], tuple[str, int]]
     moved: int | None
     own_moved: int | None
@@ -38,10 +37,14 @@ class Look:
 
 @frozen
 class Others:
-    """What others did between two looks. `names`: CPU seconds by name, the most first."""
+    """What others did between two looks. `names`: CPU seconds by name, the most first.
+
+    `loads`: the load average before and after; that after holds our own load too.
+    """
 
     names: tuple[tuple[str, float], ...]
     disk_bytes: int | None
+    loads: tuple[float | None, float | None] = (None, None)
 
 
 def look(drives: Sequence[str] | None, root: str = "/") -> Look:
@@ -54,7 +57,6 @@ def look(drives: Sequence[str] | None, root: str = "/") -> Look:
     table = disk_bytes(_text(base / "proc/diskstats", _TABLE_BYTES) or "", drives or ())
     return Look(
         load=_decimal(load[0]) if load else None,
-        running=_running(load),
         processes=_processes(base / "proc"),
         moved=sum(sum(pair) for pair in table.values()) if table or drives == () else None,
         own_moved=_own(base / "proc/self/io"),
@@ -78,7 +80,7 @@ def between(before: Look, after: Look, own: int, hertz: int | None = None) -> Ot
         ours = max(0, (after.own_moved or 0) - (before.own_moved or 0))
         # What we wrote may reach the drive later, and what we read may have come from memory.
         moved = max(0, after.moved - before.moved - ours)
-    return Others(tuple(sorted(spent.items(), key=lambda pair: -pair[1])), moved)
+    return Others(tuple(sorted(spent.items(), key=lambda pair: -pair[1])), moved, (before.load, after.load))
 
 
 def _processes(folder: Path) -> dict[tuple[int, int], tuple[str, int]]:
@@ -101,11 +103,6 @@ def _own(path: Path) -> int | None:
     """Bytes that we and our reaped children moved to and from drives."""
     pairs = dict(re.findall(r"(?m)^(read_bytes|write_bytes): (\d{1,20})$", _text(path) or ""))
     return sum(int(value) for value in pairs.values()) if len(pairs) == 2 else None
-
-
-def _running(load: list[str]) -> int | None:
-    match = re.fullmatch(r"(\d{1,9})/\d{1,9}", load[3]) if len(load) > 3 else None
-    return int(match[1]) if match else None
 
 
 def _decimal(text: str) -> float | None:

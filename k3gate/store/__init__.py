@@ -92,6 +92,17 @@ class Store:
         rows.check_finite(outcome)
         self._database.write(lambda at: rows.save_outcome(at, run_id, outcome, new_round))
 
+    def save_outcomes(self, run_id: str, outcomes: Sequence[Outcome]) -> None:
+        """Add or replace several outcomes at once, each with all of its samples. `ValueError` on a NaN."""
+        for outcome in outcomes:
+            rows.check_finite(outcome)
+
+        def work(at: Statements) -> None:
+            for outcome in outcomes:
+                rows.save_outcome(at, run_id, outcome, None)
+
+        self._database.write(work)
+
     def _read(self, work: Callable[[Statements], T]) -> T:
         try:
             return self._database.read(work)

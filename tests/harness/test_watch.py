@@ -109,7 +109,7 @@ def test_what_cannot_be_read_has_its_reason_and_no_zero(make_inventory: Any) -> 
 
 
 def test_others_are_named_and_the_monitor_tells_its_cost(make_inventory: Any) -> None:
-    others = bystanders.Others((("mysqld", 20.0), ("sshd", 0.01)), 5 * 10**9)
+    others = bystanders.Others((("mysqld", 20.0), ("sshd", 0.01)), 5 * 10**9, (7.5, None))
     accounts = [
         Account("heat", 0.5, 100, 2, 0, 0.013, 0.001, 0.2, 50.0),
         Account("BMC", 10, 4, 0, 3, 9, 3, 0.05, 50.0),
@@ -118,6 +118,7 @@ def test_others_are_named_and_the_monitor_tells_its_cost(make_inventory: Any) ->
     assert found["others: machine.process.cpu_share [mysqld]"] == pytest.approx(20.0 / (2 * 50.0))
     assert not any("sshd" in key for key in found)
     assert found["others: machine.disk.other_rate [machine]"] == 10**8
+    assert found["others: machine.load [before]"] == 7.5
     assert found["monitor: machine.monitor.cpu_share [machine]"] == pytest.approx(0.25 / 50)
     assert found["monitor: machine.monitor.lateness [heat]"] == 0.013
     assert found["monitor: machine.monitor.missed [heat]"] == 2
