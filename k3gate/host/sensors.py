@@ -73,7 +73,7 @@ def read(root: Root, notes: Notes, cpu: Cpu) -> tuple[SensorReading, ...]:
         )
         return ()
     notes.seen("sensors.readings", f"{CLASS}/*")
-    return with_packages(tuple(found.values()), cpu)
+    return with_packages(tuple(found[name] for name in sorted(found)), cpu)
 
 
 def channel(sensor: SensorReading) -> Channel | None:
