@@ -28,10 +28,14 @@ def command(
 ) -> int:
     """Show what this machine is, and what about it spoils figures. Changes nothing, needs no rights."""
     from k3gate import documents, host
-    from k3gate.host import redfish, storage, text
+    from k3gate.host import storage, text
 
     check_output(output)
-    access = redfish.access(bmc) if bmc is not None else None
+    access = None
+    if bmc is not None:
+        from k3gate.host import redfish
+
+        access = redfish.access(bmc)
     inventory = host.read(root, name=name, paths=storage.asked(paths) if root == "/" else paths)
     if access is not None:
         with redfish.Service(access) as service:

@@ -9,11 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
-import signal
-import subprocess
 import threading
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from attrs import evolve, frozen
 
@@ -22,6 +20,9 @@ from k3gate.host import sensors
 from k3gate.host.files import Root
 from k3gate.host.notes import Notes
 from k3gate.records import Bmc, SensorReading, State
+
+if TYPE_CHECKING:
+    import subprocess
 
 DEVICES = ("dev/ipmi0", "dev/ipmi/0", "dev/ipmidev/0")
 SECONDS = 20.0
@@ -84,6 +85,8 @@ def look(root: Root, notes: Notes) -> Bmc:
         reason = "not permitted; run as root, or name the Redfish address of the BMC with --bmc"
         notes.unknown(field, State.NOT_PERMITTED, f"/{there}", reason)
         return Bmc(State.NOT_PERMITTED, reason)
+    import shutil
+
     if shutil.which(_SENSORS[0]) is None:
         reason = "ipmitool is not installed; install it, or name the Redfish address of the BMC with --bmc"
         notes.absent(field, f"/{there}", reason)
@@ -169,6 +172,8 @@ class Tool:
 
     def ask(self, arguments: Sequence[str], seconds: float) -> Answer:
         """Run one for so many seconds at most."""
+        import subprocess
+
         with self._lock:
             if self._closed:
                 return Answer(None, "", "")
@@ -208,6 +213,8 @@ class Tool:
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """End a process and its children, unless it was reaped: its number may be another's by now."""
+    import signal
+
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
