@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from attrs import frozen
 from markupsafe import Markup
 
+from k3gate import series as names
 from k3gate import units
 from k3gate.records import Phase, RunRecord, Series
 from k3gate.reports import charts
@@ -31,11 +32,11 @@ class _Kind:
 
 
 _KINDS = (
-    _Kind("fig-heat", ("temperature",), "Temperatures", "degC", 1.0),
-    _Kind("fig-power", ("power",), "Power", "W", 1.0),
-    _Kind("fig-clocks", ("clock",), "Clocks", "GHz", 1e-9),
-    _Kind("fig-busy", ("cpu.busy", "cpu.stolen"), "Use of the processors", "%", 100.0),
-    _Kind("fig-traffic", ("disk.read", "disk.written"), "Traffic of drives", "GB/s", 1e-9),
+    _Kind("fig-heat", (names.TEMPERATURE,), "Temperatures", "degC", 1.0),
+    _Kind("fig-power", (names.POWER,), "Power", "W", 1.0),
+    _Kind("fig-clocks", (names.CLOCK,), "Clocks", "GHz", 1e-9),
+    _Kind("fig-busy", (names.BUSY, names.STOLEN), "Use of the processors", "%", 100.0),
+    _Kind("fig-traffic", (names.DISK_READ, names.DISK_WRITTEN), "Traffic of drives", "GB/s", 1e-9),
 )
 
 
@@ -140,10 +141,10 @@ def _name(series: Series) -> str:
     if "sensor" in labels:
         return str(labels["sensor"])
     if "drive" in labels:
-        return f"{labels['drive']} {'read' if series.name == 'disk.read' else 'written'}"
+        return f"{labels['drive']} {'read' if series.name == names.DISK_READ else 'written'}"
     if "cpu" in labels:
         return f"CPU {labels['cpu']}"
-    return {"cpu.busy": "busy", "cpu.stolen": "stolen by a hypervisor"}.get(series.name, series.name)
+    return {names.BUSY: "busy", names.STOLEN: "stolen by a hypervisor"}.get(series.name, series.name)
 
 
 def _highest(series: Series) -> float:

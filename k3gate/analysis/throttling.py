@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from attrs import frozen
 
+from k3gate import series as names
 from k3gate.records import Series
 
 AT_LIMIT_DEGREES = 1.0
@@ -71,7 +72,7 @@ def domain_of(series: Series) -> str:
 
 def _counters(series: Sequence[Series], start_s: float, end_s: float) -> Iterator[Throttling]:
     for one in series:
-        if one.name != "events" or one.labels.get("kind") != "throttle":
+        if one.name != names.EVENTS or one.labels.get("kind") != "throttle":
             continue
         steps = within(one, start_s, end_s)
         rises = [(at, late - early) for (_, early), (at, late) in pairwise(steps) if late > early]
@@ -85,7 +86,7 @@ def _counters(series: Sequence[Series], start_s: float, end_s: float) -> Iterato
 def _limits(series: Sequence[Series], start_s: float, end_s: float) -> Iterator[Throttling]:
     for one in series:
         limit = one.labels.get("limit")
-        if one.name != "temperature" or not isinstance(limit, int | float):
+        if one.name != names.TEMPERATURE or not isinstance(limit, int | float):
             continue
         hot = [(at, value) for at, value in within(one, start_s, end_s) if value >= limit - AT_LIMIT_DEGREES]
         if hot:
@@ -96,7 +97,7 @@ def _limits(series: Sequence[Series], start_s: float, end_s: float) -> Iterator[
 def _rises(series: Sequence[Series], start_s: float, end_s: float) -> Iterator[Throttling]:
     part = (end_s - start_s) / 10
     for one in series:
-        if one.name != "temperature":
+        if one.name != names.TEMPERATURE:
             continue
         early = [value for _, value in within(one, start_s, start_s + part)]
         late = within(one, end_s - part, end_s)

@@ -14,6 +14,7 @@ from itertools import pairwise
 from attrs import evolve
 
 from k3gate import metrics
+from k3gate import series as names
 from k3gate.host import redfish
 from k3gate.host.redfish import Access
 from k3gate.probing import bystanders, monitor, outcomes, sources
@@ -42,6 +43,8 @@ _TITLES = {
     "others": "Processes and drives of others while it was measured",
     "monitor": "What the monitor itself cost",
 }
+LAST_HOLDS_S = 30.0
+"""For how long the last value of a series stands for what came after: a BMC has a slow grid."""
 _MOST_NAMES = 5
 _LEAST_SHARE = 0.002
 Keep = Callable[[Sequence[Series], Sequence[Phase]], None]
@@ -167,7 +170,7 @@ def _or_why(figures: Figures, inventory: Inventory, field: str) -> tuple[State, 
 def _heat(series: Sequence[Series]) -> Iterator[tuple[MetricDeclaration, Labels, float]]:
     for one in series:
         values = [value for value in one.values if value is not None]
-        if one.name != sources.TEMPERATURE or not values:
+        if one.name != names.TEMPERATURE or not values:
             continue
         labels = {key: one.labels.get(key) for key in ("sensor", "role", "of")}
         limit = one.labels.get("limit")
@@ -180,7 +183,7 @@ def _power(
     series: Sequence[Series], phases: Sequence[Phase]
 ) -> Iterator[tuple[MetricDeclaration, Labels, float]]:
     for one in series:
-        if one.name != sources.POWER:
+        if one.name != names.POWER:
             continue
         labels = {key: one.labels.get(key) for key in ("sensor", "role", "of", "domain")}
         mean = mean_within(one, [(phase.start_s, phase.end_s) for phase in phases])
@@ -193,7 +196,7 @@ def _power(
 def mean_within(series: Series, spans: Sequence[tuple[float, float]]) -> float | None:
     """The mean over time of a series' values within spans of time; None where none was read there."""
     weight = total = 0.0
-    ends = (*series.times[1:], series.times[-1] if series.times else 0.0)
+    ends = (*series.times[1:], series.times[-1] + LAST_HOLDS_S if series.times else 0.0)
     for start, end, value in zip(series.times, ends, series.values, strict=True):
         for low, high in spans if value is not None else ():
             held = min(end, high) - max(start, low)
@@ -222,7 +225,7 @@ def _events(series: Sequence[Series], kind: str) -> Iterator[tuple[MetricDeclara
     totals: dict[str, float] = {}
     rose: list[tuple[Labels, float]] = []
     for one in series:
-        if one.name != sources.EVENTS or one.labels.get("kind") != kind:
+        if one.name != names.EVENTS or one.labels.get("kind") != kind:
             continue
         new = risen(one)
         counter = str(one.labels.get("counter"))

@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
+from k3gate import series
 from k3gate.documents import decode
 from k3gate.host import bmc as ipmi
 from k3gate.host import counters, edac, power, sensors, smart
@@ -23,17 +24,7 @@ from k3gate.probing import idle
 from k3gate.probing.monitor import PERIOD_S, Quantity, Source, Told
 from k3gate.records import EventCounter, Inventory, SensorReading, State
 
-TEMPERATURE, FAN, POWER, CLOCK = "temperature", "fan", "power", "clock"
-BUSY, STOLEN, DISK_READ, DISK_WRITTEN, EVENTS = (
-    "cpu.busy",
-    "cpu.stolen",
-    "disk.read",
-    "disk.written",
-    "events",
-)
-"""The names of series."""
-
-_QUANTITIES = {"temperature": TEMPERATURE, "fan": FAN, "power": POWER}
+_QUANTITIES = {"temperature": series.TEMPERATURE, "fan": series.FAN, "power": series.POWER}
 _SLOW_S, _ERRORS_S, _LOGS_S, _BMC_S = 2.0, 30.0, 10.0, 10.0
 _READ_BYTES = 4096
 _TABLE_BYTES = 2**20
@@ -183,7 +174,7 @@ def _energy(inventory: Inventory, root: str, period_s: float) -> Source | None:
                 ("role", "cpu"),
                 ("of", None if zone.package is None else str(zone.package)),
             )
-            found[Quantity(POWER, "W", (*pairs, ("domain", zone.domain)))] = (
+            found[Quantity(series.POWER, "W", (*pairs, ("domain", zone.domain)))] = (
                 None if used is None else used / (now - last[1])
             )
         return found
@@ -205,7 +196,7 @@ def _clocks(inventory: Inventory, root: str) -> Source | None:
         first.setdefault(inventory.cpu.package_of.get(cpu, 0), cpu)
     paths = {
         Quantity(
-            CLOCK, "Hz", (("cpu", cpu), ("of", str(package)))
+            series.CLOCK, "Hz", (("cpu", cpu), ("of", str(package)))
         ): f"{counters.CPUS}/cpu{cpu}/cpufreq/scaling_cur_freq"
         for package, cpu in first.items()
     }
@@ -228,7 +219,7 @@ def _processors(root: str) -> Source | None:
         files.close()
         return None
     before: list[tuple[int, ...]] = []
-    busy, stolen = Quantity(BUSY, "1"), Quantity(STOLEN, "1")
+    busy, stolen = Quantity(series.BUSY, "1"), Quantity(series.STOLEN, "1")
 
     def read(now: float) -> Told:
         ticks = idle.parse(files.read("proc/stat") or "")
@@ -262,8 +253,10 @@ def _disks(inventory: Inventory, root: str) -> Source | None:
             last = before.get(name)
             before[name] = moved
             if last is not None and span > 0:
-                for series, early, late in zip((DISK_READ, DISK_WRITTEN), last, moved, strict=True):
-                    found[Quantity(series, "B/s", (("drive", name),))] = max(0, late - early) / span
+                for name_of, early, late in zip(
+                    (series.DISK_READ, series.DISK_WRITTEN), last, moved, strict=True
+                ):
+                    found[Quantity(name_of, "B/s", (("drive", name),))] = max(0, late - early) / span
         return found
 
     return Source("drives' traffic", 2 * PERIOD_S, read, close=files.close)
@@ -354,6 +347,8 @@ def _bmc(inventory: Inventory, bmc: Remote | None) -> Source | None:
 
 def _events(found: Iterable[EventCounter]) -> dict[Quantity, float | None]:
     return {
-        Quantity(EVENTS, "1", (("counter", one.id), ("kind", one.kind), ("domain", one.domain))): one.value
+        Quantity(
+            series.EVENTS, "1", (("counter", one.id), ("kind", one.kind), ("domain", one.domain))
+        ): one.value
         for one in found
     }
