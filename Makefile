@@ -8,7 +8,7 @@ VENV    ?= .venv
 PROFILE ?= quick
 TARGET  ?= residency-lab
 BIN     := $(VENV)/bin
-NATIVE  := probes/native probes/native/gemm k3gate/model/checkpoint/native
+NATIVE  := probes/native probes/native/decode probes/native/gemm k3gate/model/checkpoint/native
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard $(NATIVE:%=%/*))
 
 .DEFAULT_GOAL := help
@@ -65,6 +65,8 @@ bench: $(VENV)/.developing
 	$(BIN)/python benchmarks/latency.py
 	$(BIN)/python benchmarks/loaded_bandwidth.py
 	$(BIN)/python benchmarks/gemm.py
+	$(BIN)/python benchmarks/replay_factors.py
+	$(BIN)/python benchmarks/decode.py
 	$(BIN)/python benchmarks/physics.py
 	$(BIN)/python benchmarks/checksums.py
 	$(BIN)/python benchmarks/conversions.py

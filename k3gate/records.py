@@ -192,9 +192,27 @@ class MemoryFile:
 
 
 @frozen
+class Routing:
+    """A trace of experts that is to be replayed: int16 little-endian [tokens, layers, used], where it came from, and
+    the tokens with which its sequences begin."""
+
+    source: str
+    digest: str
+    tokens: int
+    layers: int
+    used: int
+    experts: int
+    starts: tuple[int, ...]
+    ids: bytes = field(repr=False)
+
+
+@frozen
 class Profile:
     """A time budget, what the target wants resident (`image_bytes` None: a small pool stands in), and files that
-    are to be measured as memory."""
+    are to be measured as memory.
+
+    `trunk`: how the replay lays it out, None: as the target does where there is room; `routing`: the trace that it
+    replays, None: a model of routing."""
 
     name: str
     seconds: float
@@ -202,6 +220,8 @@ class Profile:
     image_detail: str = ""
     working_set_bytes: int | None = None
     memory_files: tuple[MemoryFile, ...] = ()
+    trunk: str | None = None
+    routing: Routing | None = None
 
 
 # --- the machine -----------------------------------------------------------------------------------------

@@ -43,7 +43,8 @@ class Path:
 
 @frozen
 class Variant:
-    """A format of weights on a path. `activations`: bf16, or int8, rounded per token within what is timed."""
+    """A format of weights on a path. `activations`: bf16; or rounded within what is timed, int8 per token, int8_groups
+    per 32 columns of a token."""
 
     format: str
     path: str

@@ -8,24 +8,21 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
-from markupsafe import Markup
-
-from k3gate import units
 from k3gate.records import (
     CheckResult,
     GateResult,
     RunRecord,
     RunStatus,
-    State,
     StepResult,
     Verdict,
 )
-from k3gate.reports import charts, words
+from k3gate.reports import rates, words
 from k3gate.reports.evidence import CheckRow, Index, Link
 from k3gate.reports.machine import STATUS_WORDS, machine_kind, machine_line
 from k3gate.reports.unseen import Gap, numbers
 
 if TYPE_CHECKING:
+    from k3gate.analysis.expectation import Expectation
     from k3gate.analysis.ladder import Rung
 
 _ORDER = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.WAIVED, Verdict.PASS)
@@ -51,17 +48,6 @@ class Next:
 
 
 @frozen
-class Expected:
-    """What may be said of the decode rate: only a ceiling in this version."""
-
-    hero: str
-    small: str
-    chart: Markup | None
-    note: str
-    link: Link
-
-
-@frozen
 class FirstPage:
     word: str
     mark: Verdict
@@ -71,7 +57,7 @@ class FirstPage:
     facts: tuple[tuple[str, str], ...]
     kind: str
     bare: bool
-    expected: Expected
+    expected: rates.Expected
     limit: tuple[str, str]
     steps: tuple[StepLine, ...]
     next: tuple[Next, ...]
@@ -79,9 +65,16 @@ class FirstPage:
 
 
 def first_page(
-    record: RunRecord, gate: GateResult, rungs: Sequence[Rung], index: Index, gaps: Sequence[Gap], target: str
+    record: RunRecord,
+    gate: GateResult,
+    rungs: Sequence[Rung],
+    index: Index,
+    gaps: Sequence[Gap],
+    target: str,
+    found: Expectation | None = None,
+    parts: Link | None = None,
 ) -> FirstPage:
-    """All that the first page says."""
+    """All that the first page says. `found`: what the replay lets one expect; `parts`: where its parts are drawn."""
     waived_fails = tuple(
         (Link(w.number, f"#{w.anchor}"), words.bare(w.check.claim))
         for w in index.waivers
@@ -98,8 +91,8 @@ def first_page(
         facts=tuple(_facts(record, gate, target)),
         kind=kind,
         bare=bare,
-        expected=_expected(rungs, decode_target(target), _fails(gate, "residency")),
-        limit=_limit(gate, rungs),
+        expected=rates.expected(rungs, decode_target(target), _fails(gate, "residency"), found, parts),
+        limit=rates.limiting(_fails(gate, "residency"), found),
         steps=tuple(
             StepLine(step, f"{STEP_TITLES.get(step.name, words.capital(step.name))}", _why(step))
             for step in gate.steps
@@ -233,64 +226,6 @@ def _target(text: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError):
         return {}
-
-
-def _expected(rungs: Sequence[Rung], target: float | None, residency: CheckResult | None) -> Expected:
-    unknown = "A prediction needs the decode replay, which this run does not hold."
-    best = next(
-        (
-            rung
-            for key in ("read", "paper")
-            for rung in rungs
-            if rung.key == key and rung.tokens_per_s is not None
-        ),
-        None,
-    )
-    if best is None or best.tokens_per_s is None:
-        return Expected(
-            hero="Not known",
-            small="no prediction, and no ceiling either",
-            chart=None,
-            note=f"{unknown} A ceiling needs a read of the whole machine and the bytes of a token.",
-            link=Link("Ladder", "#ladder"),
-        )
-    # A ceiling must not be met by luck: the upper end of the interval, not the median.
-    limit = best.tokens_per_s
-    if best.interval and best.value:
-        limit *= max(1.0, best.interval[1] / best.value)
-    label = _tokens
-    basis = "measured read bandwidth" if best.key == "read" else "paper bandwidth"
-    end = " the upper end of its interval," if best.interval else ""
-    shaky = " That reading was unstable." if best.state is State.UNSTABLE else ""
-    against = f", against a target of at least {target:g}" if target else ""
-    fit = " It holds only if the model fitted, and it does not." if residency else ""
-    return Expected(
-        hero=f"At most {label(limit)}",
-        small=f"tokens/s for one sequence{against}",
-        chart=charts.ceiling(limit, target, label, key="c-ceiling"),
-        note=(
-            f"A ceiling from {basis},{end} not an expectation: nothing but memory is counted.{shaky}{fit} "
-            f"{unknown}"
-        ),
-        link=Link("Ladder", "#ladder"),
-    )
-
-
-def _tokens(value: float) -> str:
-    return units.significant(value, 2 if value < 100 else 3)
-
-
-def _limit(gate: GateResult, rungs: Sequence[Rung]) -> tuple[str, str]:
-    residency = _fails(gate, "residency")
-    if residency is not None:
-        return "Capacity.", words.ended(residency.reason or "the image of the model does not fit")
-    replay = next((rung for rung in rungs if rung.key == "replay"), None)
-    if replay is not None and replay.state is State.OK:
-        return "Not known.", "The replay has run, but its time was not split by tier."
-    return (
-        "Not known.",
-        "The decode replay has not run, so nothing says which tier takes the time of a token.",
-    )
 
 
 def _why(step: StepResult) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 from markupsafe import Markup
 
 from k3gate import metrics, units
+from k3gate.analysis.expectation import Expectation
 from k3gate.records import MetricDeclaration, RunRecord
 from k3gate.reports import (
     charts,
@@ -16,6 +17,7 @@ from k3gate.reports import (
     kernel_figures,
     latency_figures,
     matrix,
+    replay_figures,
     residency_figure,
     store_figure,
     thread_figures,
@@ -59,8 +61,11 @@ _RATES = (
 class Measurements:
     """All figures of the measurements section; numbers follow `first`."""
 
-    def __init__(self, record: RunRecord, index: Index, first: int) -> None:
+    def __init__(
+        self, record: RunRecord, index: Index, first: int, expected: Expectation | None = None
+    ) -> None:
         self._record = record
+        self._expected = expected
         self._index = index
         self._next = first
         everything = self._of(metrics.MEMORY_READ)
@@ -84,6 +89,7 @@ class Measurements:
             self._staircase(),
             self._under_load(),
             *self._kernels(),
+            *self._replayed(),
             self._residency(),
             *self._mapped_files(),
             *self._timelines(),
@@ -346,6 +352,47 @@ class Measurements:
         figure = kernel_figures.beside(self._record, self._index, self._next)
         self._next += figure is not None
         return (*found, figure) if figure is not None else tuple(found)
+
+    def _replayed(self) -> tuple[Figure | Absent, ...]:
+        """Nothing where the run knows no replay at all, as those of earlier versions."""
+        if not self.replayed:
+            return ()
+        found: list[Figure | Absent] = []
+        draw: Callable[[int], Figure | None]
+        for title, case, draw in (
+            ("A token's time", "base", lambda n: replay_figures.token(self._expected, self._index, n)),
+            ("One factor at a time", "base", lambda n: replay_figures.factors(self._record, self._index, n)),
+            (
+                "The prediction held against itself",
+                "deep",
+                lambda n: replay_figures.against_itself(self._record, self._index, n),
+            ),
+        ):
+            figure = draw(self._next)
+            self._next += figure is not None
+            found.append(figure or self._missing_replay(title, case))
+        return tuple(found)
+
+    @property
+    def replayed(self) -> bool:
+        """Whether the run knows the replay, so that its figures or what they lack are told here."""
+        run = self._record.run
+        known = {one.probe for one in run.plan} | {one.probe for one in run.left_out}
+        return replay_figures.PROBE in known | {one.probe for one in self._record.outcomes}
+
+    def _missing_replay(self, title: str, case: str) -> Absent:
+        """As `_missing`, of this probe alone; where all of it was left out, or the case ran, there is more to say."""
+        probe = replay_figures.PROBE
+        for outcome in self._record.outcomes:
+            if (outcome.probe, outcome.case) == (probe, case):
+                why = outcome.reason or next((one.reason for one in outcome.metrics if one.reason), None)
+                reason = why or "what was replayed says nothing of this target, or its parts do not add up to a step"
+                link = self._index.case_link(probe, case)
+                return Absent(title, words.STATES[outcome.state] if why else "not known", reason, link)
+        for left in self._record.run.left_out:
+            if left.probe == probe and left.case in (case, "*"):
+                return Absent(title, "not run", left.reason, self._index.gaps.get(f"{probe}/{left.case}"))
+        return Absent(title, "not run", "no case of this run measures it", None)
 
     def _mapped_files(self) -> tuple[Figure | Absent, ...]:
         """Nothing where the user named no file."""

@@ -26,7 +26,7 @@ from k3gate.records import (
     StepResult,
     Verdict,
 )
-from k3gate.reports import charts, machine, words
+from k3gate.reports import charts, machine, replay_figures, words
 from k3gate.reports.evidence import Index, Link, SampleRow
 from k3gate.reports.figures import Figure
 from k3gate.reports.first import decision, first_page
@@ -38,6 +38,7 @@ from k3gate.reports.unseen import Gap, gaps
 from k3gate.units import NBSP
 
 if TYPE_CHECKING:
+    from k3gate.analysis.expectation import Expectation
     from k3gate.analysis.ladder import Rung
 
 
@@ -81,15 +82,18 @@ def render(
     *,
     criteria_text: str,
     target_text: str,
+    expected: Expectation | None = None,
     earlier: Sequence[Judgement] = (),
 ) -> str:
     """The page as text. Everything from the record is escaped; an unknown value is a word.
 
+    `expected`: what the decode replay lets one expect of the target's layout; None where the run says nothing of it.
     `earlier`: the other judgements of this run, oldest first; `gate` itself may be among them.
     """
     index = Index(record, gate)
     found = gaps(record, gate, index)
-    measured = Measurements(record, index, first=2)
+    measured = Measurements(record, index, first=2, expected=expected)
+    parts = replay_figures.fitting_link(expected, measured.items)
     context = {
         "record": record,
         "run": record.run,
@@ -97,7 +101,7 @@ def render(
         "gate": gate,
         "index": index,
         "gaps": found,
-        "first": first_page(record, gate, rungs, index, found, target_text),
+        "first": first_page(record, gate, rungs, index, found, target_text, expected, parts),
         "decision": decision(gate),
         "complete": record.run.status is RunStatus.COMPLETE,
         "status": STATUS_WORDS[record.run.status],
@@ -106,7 +110,7 @@ def render(
         "ladder_tokens": any(rung.tokens_per_s is not None for rung in rungs),
         "measurements": measured.items,
         "is_figure": lambda item: isinstance(item, Figure),
-        "undrawn": undrawn(gate, index),
+        "undrawn": undrawn(gate, index, replayed=measured.replayed),
         "others": [row for row in index.samples if not _drawn(row)],
         "findings": findings(record),
         "steps_lead": steps_lead(gate),
@@ -268,6 +272,8 @@ _DRAWN = tuple(
         *(registry.RESIDENCY_BYTES, registry.RESIDENCY_RATE),
         *(registry.KERNEL_EXPERT, registry.KERNEL_WEIGHTS, registry.KERNEL_FLOPS),
         *(registry.KERNEL_PEAK, registry.KERNEL_PER_CYCLE, registry.KERNEL_PEER),
+        *(registry.REPLAY_RATE, registry.REPLAY_BANDWIDTH, registry.REPLAY_PART),
+        *(registry.REPLAY_BYTES, registry.REPLAY_CROSSED),
     )
 )
 
@@ -288,12 +294,13 @@ _FIGURES = {
     "roofline.storage": "storage",
     "prototype.load_time": "load time",
 }
+_REPLAYED = ("roofline.replay", "roofline.skew")
 
 
-def undrawn(gate: GateResult, index: Index) -> list[tuple[str, Link]]:
-    """Figures that this run has no data for, with the gap that says why."""
+def undrawn(gate: GateResult, index: Index, *, replayed: bool) -> list[tuple[str, Link]]:
+    """Figures that this run has no data for, with the gap that says why. `replayed`: its figures say that themselves."""
     unseen = {check.id for step in gate.steps for check in step.checks if check.observed is None}
-    return [(title, index.gaps[name]) for name, title in _FIGURES.items() if name in unseen & set(index.gaps)]
+    return [(title, index.gaps[name]) for name, title in _FIGURES.items() if name in unseen & set(index.gaps) and not (replayed and name in _REPLAYED)]
 
 
 def steps_lead(gate: GateResult) -> str:

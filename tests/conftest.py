@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 import pytest
 
+from k3gate import metrics
 from k3gate.records import (
     Cache,
     Cpu,
@@ -17,9 +18,15 @@ from k3gate.records import (
     Limits,
     Machine,
     Memory,
+    Metric,
+    MetricDeclaration,
     Numa,
     NumaNode,
+    Outcome,
+    Proof,
     Provenance,
+    Round,
+    Sample,
     State,
 )
 
@@ -200,3 +207,105 @@ def _bare_metal() -> Inventory:
         ),
         provenance={"machine.container": Provenance(State.OK, "proc/1/cgroup", "no sign of one")},
     )
+
+
+MINIATURE = {"bf16": 1.0, "q8_0": 17 / 32, "mxfp4": 17 / 64, "gpu": 0.0}
+
+
+def miniature_bytes(
+    trunk: str,
+    layers: int = 4,
+    context: int = 8192,
+    batch: int = 1,
+    distinct: float = 16.0,
+    head_rows: int = 8192,
+) -> dict[str, float]:
+    """Bytes of a step by part, of the checkpoint's own sums and the formulas of decoding, not of k3gate's replay."""
+    share, mla = MINIATURE[trunk], layers // 4
+    heads = 96 * 2 * 128 * 512 * 2.0
+    found = {"routed": distinct * layers * 17_547_264.0}
+    if trunk == "gpu":
+        return found
+    attention = (layers - mla) * 61_258_257_408 / 69 + mla * (11_145_412_608 / 24 - heads)
+    state, cache = 2 * 96 * 128 * 128 * 4, 576 * 2 * context
+    return found | {
+        "attention_projections": share * attention,
+        "attention_core": batch * ((layers - mla) * state + mla * cache) + share * mla * heads,
+        "router": layers * 1_182_074_880 / 92,
+        "latent": share * layers * 9_454_620_672 / 92,
+        "shared": share * layers * 24_310_185_984 / 92,
+        "dense": 0.0,
+        "head": share * head_rows * 7168 * 2,
+    }
+
+
+@pytest.fixture(scope="session")
+def make_replay() -> Callable[..., Outcome]:
+    """`make_replay("batch.4", "batch", batch=4, stream=100e9, waiting=0.001, **labels)`: the outcome of one case of the
+    replay whose parts all stream at `stream` B/s, with `waiting` seconds of synchronisation a layer; `slower` stretches
+    all of them."""
+
+    def make(
+        case: str = "base",
+        factor: str = "base",
+        *,
+        stream: float = 100e9,
+        waiting: float = 0.0,
+        scatter: float = 0.01,
+        slower: float = 1.0,
+        distinct: float = 16.0,
+        crossed: float = 0.0,
+        proofs: tuple[Proof, ...] = (),
+        state: State = State.OK,
+        reason: str | None = None,
+        **told: Any,
+    ) -> Outcome:
+        labels = {
+            "scope": "machine",
+            "factor": factor,
+            "threads": 64,
+            "trunk": "bf16",
+            "placement": "owner",
+            "batch": 1,
+            "context": 8192,
+            "layers": 4,
+            "experts": 64,
+            "head_rows": 8192,
+            "routing": "model",
+            "path": "avx512_vnni",
+            "pages": "transparent",
+            "reuse": 0.295,
+            "skew": 2.6,
+            **told,
+        }
+        size = miniature_bytes(
+            labels["trunk"],
+            labels["layers"],
+            labels["context"],
+            labels["batch"],
+            distinct,
+            labels["head_rows"],
+        )
+        seconds = {part: value / stream * slower for part, value in size.items()}
+        seconds |= {"mix": 0.0, "synchronisation": waiting * labels["layers"] * slower}
+        whole = sum(seconds.values())
+
+        def metric(declaration: MetricDeclaration, value: float, spread: float, **more: Any) -> Metric:
+            samples = tuple(Sample(value, number, 100 + number, 1.0 + number) for number in range(3))
+            interval = (value * (1 - spread), value * (1 + spread))
+            own = (declaration.name, declaration.unit, declaration.better, {**labels, **more})
+            return Metric(*own, samples, value, interval, state, reason, proofs)
+
+        rows = [
+            metric(metrics.REPLAY_RATE, 1 / whole, scatter),
+            metric(metrics.REPLAY_BANDWIDTH, sum(size.values()) / whole, scatter),
+        ]
+        for part, value in seconds.items():
+            rows.append(metric(metrics.REPLAY_PART, value, scatter, part=part))
+            rows.append(metric(metrics.REPLAY_BYTES, size.get(part, 0.0), 0.0, part=part))
+        rows.append(metric(metrics.REPLAY_CROSSED, crossed, 0.0))
+        rounds = tuple(Round(number, State.OK, None, 2.0, 1.4, 0.5, 100 + number) for number in range(3))
+        title = f"Decode: {case}"
+        return Outcome("replay", case, state, reason, 6.0, 3, rounds, tuple(rows), title)
+
+    return make

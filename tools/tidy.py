@@ -23,7 +23,12 @@ def main() -> int:
         print("clang-tidy: not installed, skipped (apt-get install clang-tidy)")
         return 0
     probes = ROOT / "probes" / "native"
-    folders = (probes, probes / "gemm", ROOT / "k3gate" / "model" / "checkpoint" / "native")
+    folders = (
+        probes,
+        probes / "decode",
+        probes / "gemm",
+        ROOT / "k3gate" / "model" / "checkpoint" / "native",
+    )
     sources = [source for folder in folders for source in sorted(folder.glob("*.cpp"))]
     flags = [
         "-std=c++20",

@@ -11,7 +11,15 @@ from collections.abc import Callable
 import attrs
 from attrs import frozen
 
-from k3gate.metrics import EXPERT_READ, KERNEL_EXPERT, KERNEL_PEER, KERNEL_WEIGHTS, MEMORY_READ
+from k3gate.analysis.replay import base_of, steps
+from k3gate.metrics import (
+    EXPERT_READ,
+    KERNEL_EXPERT,
+    KERNEL_PEER,
+    KERNEL_WEIGHTS,
+    MEMORY_READ,
+    REPLAY_BANDWIDTH,
+)
 from k3gate.probing.outcomes import evidence
 from k3gate.records import Interval, Metric, Outcome, RunRecord, State
 from k3gate.units import significant
@@ -133,6 +141,26 @@ def _today(record: RunRecord) -> str:
     return f"; {theirs[1].labels.get('engine')} has {share} % of our rate on one core"
 
 
+def _replay(record: RunRecord) -> _Reading:
+    found = steps(record)
+    base = base_of(found)
+    what = "a miniature K3, token by token"
+    if base is None:
+        broken = next((one for one in found if one.label("factor") == "base"), None)
+        reading = _machine(record, REPLAY_BANDWIDTH.name, "base", what, factor="base")
+        reason = (broken.rate.reason if broken else None) or reading.reason
+        return _Reading(None, None, broken.rate.state if broken else State.NOT_RUN, reason, what)
+    metric = base.bandwidth or base.rate
+    trunk = str(base.label("trunk"))
+    detail = (
+        f"{base.number('threads')} pinned threads, {what}: {base.number('layers')} layers of "
+        f"{base.number('experts')} experts, {'no trunk' if trunk == 'gpu' else f'trunk in {trunk.upper()}'}, context "
+        f"{base.number('context'):,}; bytes of weights, states and caches"
+    )
+    evidence = (f"{base.outcome.probe}/{base.outcome.case}#{metric.name}",)
+    return _Reading(metric.median, metric.interval, metric.state, metric.reason, detail, evidence)
+
+
 def _machine(record: RunRecord, name: str, case: str, what: str, **labels: object) -> _Reading:
     """The reading of the whole machine by a metric, or why there is none."""
     found = find_metric(record, name, scope="machine", **labels)
@@ -162,6 +190,6 @@ _RUNGS: tuple[tuple[str, str, Callable[[RunRecord], _Reading]], ...] = (
     ("read", "Measured read", _read),
     ("expert_reads", "Expert-sized reads", _expert_reads),
     ("expert_kernels", "Expert kernels", _expert_kernels),
-    ("replay", "Decode replay", _not_measured("a miniature K3, token by token")),
+    ("replay", "Decode replay", _replay),
     ("runtime", "Running runtime", _not_measured("the model itself, served by a runtime")),
 )

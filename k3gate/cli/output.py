@@ -19,6 +19,7 @@ from k3gate.errors import UsageError
 HEAD_BYTES = 4096
 _PAGE = re.compile(rb"\s*<!doctype html>.*?<title>k3gate ", re.S)
 _INVENTORY = re.compile(rb'Findings\n--------\n|\{\s*"machine": \{\s*"id": ')
+_ROUTING = re.compile(rb'\{"k3gate_routing":|# Written by k3gate routing: ')
 _LOCK = re.compile(rb'\{\s*"k3gate_lock": ')
 _STREAM = re.compile(
     r"/dev/(?:stdin|(?P<name>stdout|stderr)|fd/(?P<own>\d{1,6}))|/proc/self/fd/(?P<process>\d{1,6})"
@@ -122,7 +123,7 @@ def _target(path: str) -> Path:
         raise UsageError(f"cannot write {shown}: it is a database, perhaps the store; name another file")
     if _LOCK.match(head):
         raise UsageError(f"cannot write {shown}: it is a lock, which is never replaced; name another file")
-    if head and not _PAGE.match(head) and not _INVENTORY.match(head):
+    if head and not any(made.match(head) for made in (_PAGE, _INVENTORY, _ROUTING)):
         raise UsageError(
             f"cannot write {shown}: k3gate did not make that file; name another one, or remove it"
         )

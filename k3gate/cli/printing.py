@@ -6,14 +6,19 @@ import os
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
+from k3gate.analysis.limits import TITLES
 from k3gate.metrics import LATENCY_LOADED, UNDER_LOAD
 from k3gate.probing.plan import left_out_lines
 from k3gate.records import CheckResult, GateResult, Metric, Outcome, RunRecord, State, StepResult, Verdict
 from k3gate.reports import words
-from k3gate.units import NBSP, count, duration, quantity
+from k3gate.units import NBSP, count, duration, quantity, significant
+
+if TYPE_CHECKING:
+    from k3gate.analysis.expectation import Expectation
 
 MARKS = {
     Verdict.PASS: ("+", "green"),
@@ -167,6 +172,29 @@ def _print_row(name: str, value: str, state: State, reason: str | None) -> None:
     say(f"{name:<28} {value}[{state.value}]")
     if reason:
         say(wrapped(reason, 5))
+
+
+def print_expectation(found: Expectation | None, result: GateResult | None = None) -> None:
+    """What the replay predicts for the target's layout, and what limits it; nothing where there was no replay.
+
+    `result`: what was judged, for nothing limits more than a model that does not fit.
+    """
+    if found is None:
+        return
+    checks = [] if result is None else [one for step in result.steps for one in step.checks]
+    unfit = any(one.id == "prototype.residency" and one.decided is Verdict.FAIL for one in checks)
+    low, high = (significant(edge, 2) for edge in found.prediction.interval)
+    who = "" if found.batch == 1 else f" for each of {found.batch} sequences"
+    where = "on GPUs, which are not in it" if found.trunk == "gpu" else f"in {found.trunk}"
+    doubt = f"; in doubt: {'; '.join(found.doubts)}" if found.doubts else ""
+    told = f"{low} to {high} tokens/s{who}, trunk {where}, context {found.context:,}{doubt}"
+    say(wrapped(f"predicted of the whole model, if it fits: {told}", 0))
+    if found.limit is None:
+        return
+    shares = ", ".join(f"{TITLES[one.key]} {one.share * 100:.0f} %" for one in found.limit.tiers)
+    word = "not known, of the CPUs alone" if found.limit.unknown else found.limit.words
+    capacity = "capacity, the model does not fit; if it did: " if unfit else ""
+    say(wrapped(f"what limits it: {capacity}{word} ({shares})", 0))
 
 
 def print_left_out(record: RunRecord) -> None:

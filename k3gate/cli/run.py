@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from k3gate.records import RunRecord
     from k3gate.store import Store
 
+TRUNKS = ("bf16", "q8_0", "mxfp4", "gpu")
+
 
 @click.command("run", short_help="Measure this machine, store the run, judge it.")
 @click.option(
@@ -70,6 +72,19 @@ if TYPE_CHECKING:
     help="Read this file too, mapped as memory, and never write to it; of a folder: make a file there, "
     "and remove it. May be repeated.",
 )
+@click.option(
+    "--trunk",
+    type=word,
+    metavar="FORMAT",
+    help="How the decode replay lays out the trunk: bf16, q8_0, mxfp4, or gpu, which leaves it out. "
+    "The target's own by default.",
+)
+@click.option(
+    "--routing",
+    type=place,
+    metavar="FILE",
+    help="Replay the experts of this trace (k3gate routing FILE describes it) instead of a model of routing.",
+)
 @storage_option
 @bmc_option
 @click.option("--machine", "machine_name", metavar="NAME", help="A name for this machine that people use.")
@@ -93,6 +108,8 @@ def command(
     rounds: int | None,
     working_set: str | None,
     memory_files: tuple[str, ...],
+    trunk: str | None,
+    routing: str | None,
     paths: tuple[str, ...],
     bmc: str | None,
     machine_name: str | None,
@@ -125,6 +142,8 @@ def command(
             rounds=rounds,
             working_set=working_set,
             memory_file=memory_files,
+            trunk=trunk,
+            routing=routing,
             storage=paths,
             dry_run=dry_run,
         )
@@ -138,6 +157,8 @@ def command(
         machine_name=machine_name,
         working_set_bytes=_size(working_set),
         memory_files=memory_files,
+        trunk=_trunk(trunk),
+        routing=routing,
         storage=paths,
         bmc=bmc,
         command=printable(shlex.join(["k3gate", *sys.argv[1:]])),
@@ -215,7 +236,14 @@ def _publish(judged: Judged, *, as_json: bool, report_path: str | None) -> None:
     """The JSON document or the text on stdout, and the report's path."""
     from pathlib import Path
 
-    from k3gate.cli.printing import print_gate, print_left_out, print_measurements, run_line, say
+    from k3gate.cli.printing import (
+        print_expectation,
+        print_gate,
+        print_left_out,
+        print_measurements,
+        run_line,
+        say,
+    )
     from k3gate.harness import stored
 
     record, result = judged.record, judged.result
@@ -227,6 +255,7 @@ def _publish(judged: Judged, *, as_json: bool, report_path: str | None) -> None:
         say()
         print_measurements(record)
         print_left_out(record)
+        print_expectation(stored.expectation(record, judged.target), result)
         say()
         print_gate(result, every_check=False)
     if report_path:
@@ -257,6 +286,14 @@ def _refuse_with_resume(**given: object) -> None:
             raise UsageError(
                 f"--resume goes on with the run's own plan: leave {option} away, or make a new run"
             )
+
+
+def _trunk(text: str | None) -> str | None:
+    if text is None or text in TRUNKS:
+        return text
+    from k3gate.probing.profiles import suggest
+
+    raise UsageError(f"--trunk {short(text)} is no layout of the trunk: {suggest(text, TRUNKS)}")
 
 
 def _size(text: str | None) -> int | None:

@@ -14,7 +14,14 @@ from k3gate.cli.options import json_option, print_json, store_option, word
 @store_option
 def command(run: str, samples: bool, as_json: bool, store_location: str | None) -> int:
     """Show RUN (default: latest) as it was measured, whatever its status; nothing is judged."""
-    from k3gate.cli.printing import print_left_out, print_measurements, run_line, say, wrapped
+    from k3gate.cli.printing import (
+        print_expectation,
+        print_left_out,
+        print_measurements,
+        run_line,
+        say,
+        wrapped,
+    )
     from k3gate.harness import stored
     from k3gate.store import open_store
     from k3gate.units import quantity
@@ -33,6 +40,7 @@ def command(run: str, samples: bool, as_json: bool, store_location: str | None) 
     say()
     print_measurements(record)
     print_left_out(record)
+    print_expectation(stored.own_expectation(record))
     proofs = [
         (outcome, metric, proof)
         for outcome in record.outcomes

@@ -25,9 +25,12 @@ SHIPPED = Path(__file__).parent / "data" / "criteria.toml"
 
 RULES = (
     *("bare_metal", "population", "speed", "placement", "residency", "kernel_reference"),
-    *("errors", "power", "evidence", "licence", "conversion", "steps"),
+    *("replay", "skew", "errors", "power"),
+    *("evidence", "licence", "conversion", "steps"),
 )
 """What is no bound, by name; `k3gate.gate.rules` and `modules` have the code of each."""
+INSTEAD = ("replay",)
+"""What a check can say where its metric was not measured."""
 SETTLED_BY = ("one_memory_node",)
 """Facts of the inventory that pass a check without a measurement."""
 SUBJECTS = ("checkpoint", "converted", "runtime", "machine", "bom")
@@ -46,6 +49,7 @@ _KEYS = (
     *(
         "applies_if",
         "hardware",
+        "instead",
         "proofs",
         "settled_by",
         "source",
@@ -55,7 +59,7 @@ _KEYS = (
         "remedy",
     ),
 )
-_BOUND_KEYS = ("where", "over", "relative_to", "min", "max", "proofs", "settled_by")
+_BOUND_KEYS = ("where", "over", "relative_to", "min", "max", "proofs", "settled_by", "instead")
 _IDENTITY = ("id", "metric", "rule", "where", "relative_to", "applies_if")
 """Two entries that agree in these ask the same thing."""
 _MAX_ENTRIES = 400
@@ -98,6 +102,7 @@ class Criterion:
     hardware: bool = False
     proofs: tuple[str, ...] = ()
     settled_by: str | None = None
+    instead: str | None = None
     machines: int | None = None
 
     @property
@@ -184,6 +189,7 @@ def _entry(file: str, number: int, data: Any) -> Criterion:
         "remedy": table.optional_text("remedy"),
         "applies_if": applies_if,
         "hardware": table.flag("hardware"),
+        "instead": table.choice("instead", INSTEAD) if "instead" in table.data else None,
         "machines": table.integer("machines", 0, 1_000_000, -1) if "machines" in table.data else None,
     }
     if rule is not None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from k3gate.gate import bounds, kernels, modules, rules, waivers, watched
+from attrs import evolve
+
+from k3gate.gate import bounds, kernels, modules, replay, rules, waivers, watched
 from k3gate.gate.criteria import Criteria, Criterion
 from k3gate.gate.judgement import Judgement, badness, unproven, worst
 from k3gate.gate.steps import STEPS, Step
@@ -105,7 +107,7 @@ def _judge(entry: Criterion, record: RunRecord, target: Target, decided: Mapping
         )
     match entry.rule:
         case None:
-            return bounds.judge(entry, record, target)
+            return _or_instead(bounds.judge(entry, record, target), entry, record, target)
         case "bare_metal":
             return rules.bare_metal(record)
         case "population":
@@ -118,6 +120,10 @@ def _judge(entry: Criterion, record: RunRecord, target: Target, decided: Mapping
             return rules.residency(record, target)
         case "kernel_reference":
             return kernels.kernel_reference(record)
+        case "replay":
+            return replay.reaches(record, target)
+        case "skew":
+            return replay.uneven(record)
         case "errors":
             return watched.errors(record)
         case "power":
@@ -131,6 +137,14 @@ def _judge(entry: Criterion, record: RunRecord, target: Target, decided: Mapping
         case "steps":
             return rules.steps(decided)
     return unproven(f"This version of k3gate has no rule {entry.rule!r}.")
+
+
+def _or_instead(judged: Judgement, entry: Criterion, record: RunRecord, target: Target) -> Judgement:
+    """Where a metric was not measured, what else the run says of it; the verdict stays."""
+    if entry.instead != "replay" or judged.verdict is not Verdict.UNPROVEN or judged.observed is not None:
+        return judged
+    told = replay.instead(record, target)
+    return judged if told is None else evolve(judged, reason=f"{judged.reason} {told}")
 
 
 def _source(entry: Criterion) -> str:

@@ -7,6 +7,7 @@ was measured, under a status that says so; what no handler sees (SIGKILL) is fou
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import secrets
 import signal
 import time
@@ -32,12 +33,14 @@ from k3gate.host import memory_files, redfish, storage
 from k3gate.probing import idle, outcomes, plan, profiles, registry
 from k3gate.probing.execute import CaseDone, CaseStarted, Event, Executor, Heartbeat, WorkerEnded
 from k3gate.probing.plan import Execution, Plan
-from k3gate.records import Inventory, Outcome, Run, RunRecord, RunStatus
+from k3gate.records import Inventory, Outcome, Routing, Run, RunRecord, RunStatus
 
 if TYPE_CHECKING:
     from k3gate.store import Store
 
 NAME_CHARACTERS = 100
+REPLAY = "replay"
+"""The probe that replays a trace of routing."""
 CLOCK_STEP_SECONDS = 2.0
 """Wall clock and monotonic clock may part by this much before it is called a step."""
 
@@ -55,6 +58,8 @@ class Request:
     machine_name: str | None = None
     working_set_bytes: int | None = None
     memory_files: tuple[str, ...] = ()
+    trunk: str | None = None
+    routing: str | None = None
     storage: tuple[str, ...] = ()
     bmc: str | None = None
     command: str | None = None
@@ -94,6 +99,8 @@ def prepare(request: Request) -> Prepared:
         image_detail=image.arithmetic(),
         working_set_bytes=request.working_set_bytes,
         memory_files=memory_files.asked(request.memory_files, request.probes),
+        trunk=request.trunk or target.trunk,
+        routing=_routing(request),
     )
     notices: list[str] = []
     probes = registry.load(request.probes, notices)
@@ -112,6 +119,30 @@ def prepare(request: Request) -> Prepared:
         raise UsageError(f"nothing to measure here with profile {profile.name}: {because}")
     own = None if request.target in targets.TIERS else target.text
     return Prepared(request, inventory, planned, tuple(notices), own)
+
+
+def _routing(request: Request) -> Routing | None:
+    """The trace to replay; raises `UsageError` for a file that is none, or where nothing would replay it."""
+    if request.routing is None:
+        return None
+    if request.probes and REPLAY not in request.probes:
+        raise UsageError(
+            f"--routing is replayed by the probe {REPLAY}, which --probe leaves out: add --probe {REPLAY}"
+        )
+    from k3gate.model.routing import reading
+
+    trace = reading.read(request.routing)
+    ids = trace.experts.astype("<i2").tobytes()
+    return Routing(
+        source=trace.source,
+        digest=f"sha256:{hashlib.sha256(ids).hexdigest()}",
+        tokens=trace.tokens,
+        layers=trace.layers,
+        used=trace.used,
+        experts=trace.expert_count,
+        starts=trace.starts,
+        ids=ids,
+    )
 
 
 def _meant(name: str, probe: str, only: Sequence[str]) -> bool:

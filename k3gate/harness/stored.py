@@ -18,6 +18,7 @@ from k3gate.records import GateResult, Run, RunRecord, Waiver
 
 if TYPE_CHECKING:
     from k3gate.analysis.comparison import Comparison
+    from k3gate.analysis.expectation import Expectation
     from k3gate.store import Store
 
 
@@ -103,8 +104,24 @@ def page(store: Store, judged: Judged) -> str:
         ladder(record, judged.target.cpu_bytes_per_token(alike=True)),
         criteria_text=judged.criteria.text,
         target_text=judged.target.text,
+        expected=expectation(record, judged.target),
         earlier=tuple(store.evaluations(record.run.id)),
     )
+
+
+def expectation(record: RunRecord, target: targets.Target) -> Expectation | None:
+    """What the decode replay of a run lets one expect where the model is laid out as the target wants it."""
+    from k3gate.analysis.expectation import expected
+
+    return expected(record, target.trunk, target.context, target.decode_batch)
+
+
+def own_expectation(record: RunRecord) -> Expectation | None:
+    """The same for the target that the run was made for; None where that cannot be read any more."""
+    try:
+        return expectation(record, _own_target(record.run))
+    except UsageError:
+        return None
 
 
 def compare(store: Store, a: str, b: str) -> Comparison:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from k3gate.errors import UsageError
-from k3gate.records import MemoryFile, Profile
+from k3gate.records import MemoryFile, Profile, Routing
 
 SECONDS: Mapping[str, float] = MappingProxyType(
     {"smoke": 20.0, "quick": 180.0, "standard": 1200.0, "soak": 1800.0}
@@ -27,6 +27,8 @@ def load(
     image_detail: str = "",
     working_set_bytes: int | None = None,
     memory_files: Sequence[MemoryFile] = (),
+    trunk: str | None = None,
+    routing: Routing | None = None,
 ) -> Profile:
     """The profile `name`; `UsageError` where it is unknown.
 
@@ -42,6 +44,8 @@ def load(
         image_detail=image_detail if resident else f"the {name} profile takes a small pool, not the image",
         working_set_bytes=working_set_bytes,
         memory_files=tuple(memory_files),
+        trunk=trunk,
+        routing=routing,
     )
 
 

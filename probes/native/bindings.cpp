@@ -1,5 +1,5 @@
 // What Python sees of the kernels, the pools and the thread team: k3gate.probes._native.
-#include "gemm/bindings.hpp"
+#include "decode/bindings.hpp"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "chase.hpp"
+#include "gemm/bindings.hpp"
 #include "isa.hpp"
 #include "kernels.hpp"
 #include "pool.hpp"
@@ -290,4 +291,5 @@ NB_MODULE(_native, m) {
           "One thread loads blocks of any content in an order of the part's seed, each load after the last.");
 
   gemm::bind(m);
+  decode::bind(m);
 }

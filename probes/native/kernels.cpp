@@ -1,8 +1,10 @@
 #include "kernels.hpp"
 
+#include <algorithm>
 #include <vector>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
@@ -47,7 +49,29 @@ std::size_t words_before_line(const std::uint64_t* data, std::size_t words) {
   return before < words ? before : words;
 }
 
-__attribute__((target("avx2"))) std::uint64_t read_avx2(Arrays arrays) {
+// By streams: the next 32 KiB in eight parts of a page, a line of each in turn. Hardware fetches ahead within
+// a page of 4 KiB alone, so one stream waits at the begin of each page, and eight wait one at a time.
+constexpr std::size_t kStreams = 8;
+constexpr std::size_t kWordsOfLine = 8;
+constexpr std::size_t kWordsOfPage = 512;
+
+// Whole lines; of what is less than eight pages an eighth, and 0 where there are no eight lines.
+std::size_t words_of_stream(std::size_t left) {
+  return std::min(kWordsOfPage, left / kStreams / kWordsOfLine * kWordsOfLine);
+}
+
+// On Zen 4 streams read 16 GB/s where one reads 26 (four of them, far apart); on Sapphire Rapids eight
+// read 1.2 times as much as one. Processors that nobody measured are taken for the latter, but for AMD's.
+bool streams_are_faster() {
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  constexpr unsigned kAmd = 0x444d4163;  // "cAMD", the end of its name
+  return __get_cpuid(0, &eax, &ebx, &ecx, &edx) != 0 && ecx != kAmd;
+}
+
+__attribute__((target("avx2"))) std::uint64_t read_one_avx2(Arrays arrays) {
   const std::size_t before = words_before_line(arrays.to, arrays.words);
   std::uint64_t sum = sum_words(arrays.to, before);
   const std::uint64_t* line = arrays.to + before;
@@ -75,7 +99,32 @@ __attribute__((target("avx2"))) std::uint64_t read_avx2(Arrays arrays) {
   return sum;
 }
 
-__attribute__((target("avx512f"))) std::uint64_t read_avx512(Arrays arrays) {
+__attribute__((target("avx2"))) std::uint64_t read_streams_avx2(Arrays arrays) {
+  const std::size_t before = words_before_line(arrays.to, arrays.words);
+  std::uint64_t sum = sum_words(arrays.to, before);
+  const std::uint64_t* data = arrays.to + before;
+  std::size_t left = arrays.words - before;
+  __m256i sums[kStreams];
+  for (__m256i& each : sums) each = _mm256_setzero_si256();
+  for (std::size_t each = 0; (each = words_of_stream(left)) > 0;
+       data += kStreams * each, left -= kStreams * each) {
+    for (std::size_t i = 0; i < each; i += kWordsOfLine) {
+#pragma GCC unroll 8
+      for (std::size_t stream = 0; stream < kStreams; ++stream) {
+        const auto* vectors = reinterpret_cast<const __m256i*>(data + stream * each + i);
+        sums[stream] = _mm256_add_epi64(
+            sums[stream], _mm256_add_epi64(_mm256_load_si256(vectors), _mm256_load_si256(vectors + 1)));
+      }
+    }
+  }
+  for (std::size_t i = 1; i < kStreams; ++i) sums[0] = _mm256_add_epi64(sums[0], sums[i]);
+  alignas(32) std::uint64_t lanes[4];
+  _mm256_store_si256(reinterpret_cast<__m256i*>(lanes), sums[0]);
+  sum += lanes[0] + lanes[1] + lanes[2] + lanes[3];
+  return sum + sum_words(data, left);
+}
+
+__attribute__((target("avx512f"))) std::uint64_t read_one_avx512(Arrays arrays) {
   const std::size_t before = words_before_line(arrays.to, arrays.words);
   std::uint64_t sum = sum_words(arrays.to, before);
   const std::uint64_t* line = arrays.to + before;
@@ -100,6 +149,28 @@ __attribute__((target("avx512f"))) std::uint64_t read_avx512(Arrays arrays) {
   for (const std::uint64_t lane : lanes) sum += lane;
   for (std::size_t i = 0; i < left; ++i) sum += line[i];
   return sum;
+}
+
+__attribute__((target("avx512f"))) std::uint64_t read_streams_avx512(Arrays arrays) {
+  const std::size_t before = words_before_line(arrays.to, arrays.words);
+  std::uint64_t sum = sum_words(arrays.to, before);
+  const std::uint64_t* data = arrays.to + before;
+  std::size_t left = arrays.words - before;
+  __m512i sums[kStreams];
+  for (__m512i& each : sums) each = _mm512_setzero_si512();
+  for (std::size_t each = 0; (each = words_of_stream(left)) > 0;
+       data += kStreams * each, left -= kStreams * each) {
+    for (std::size_t i = 0; i < each; i += kWordsOfLine) {
+#pragma GCC unroll 8
+      for (std::size_t stream = 0; stream < kStreams; ++stream)
+        sums[stream] = _mm512_add_epi64(sums[stream], _mm512_load_si512(data + stream * each + i));
+    }
+  }
+  for (std::size_t i = 1; i < kStreams; ++i) sums[0] = _mm512_add_epi64(sums[0], sums[i]);
+  alignas(64) std::uint64_t lanes[8];
+  _mm512_store_si512(lanes, sums[0]);
+  for (const std::uint64_t lane : lanes) sum += lane;
+  return sum + sum_words(data, left);
 }
 #elif defined(__aarch64__)
 std::uint64_t read_neon(Arrays arrays) {
@@ -126,21 +197,34 @@ std::uint64_t read_neon(Arrays arrays) {
 }
 #endif
 
-constexpr Kernel kReadKernels[] = {
+// "read" is what is faster on this CPU; the two are there by their own names for tests and benchmarks.
+std::vector<Kernel> read_kernels() {
 #if defined(__x86_64__)
-    {"read", Isa::kAvx512, Work::kRead, kReadTraffic, read_avx512},
-    {"read", Isa::kAvx2, Work::kRead, kReadTraffic, read_avx2},
+  const bool streams = streams_are_faster();
+  return {
+      {"read", Isa::kAvx512, Work::kRead, kReadTraffic, streams ? read_streams_avx512 : read_one_avx512},
+      {"read", Isa::kAvx2, Work::kRead, kReadTraffic, streams ? read_streams_avx2 : read_one_avx2},
+      {"read", Isa::kGeneric, Work::kRead, kReadTraffic, read_generic},
+      {"read_one", Isa::kAvx512, Work::kRead, kReadTraffic, read_one_avx512},
+      {"read_one", Isa::kAvx2, Work::kRead, kReadTraffic, read_one_avx2},
+      {"read_streams", Isa::kAvx512, Work::kRead, kReadTraffic, read_streams_avx512},
+      {"read_streams", Isa::kAvx2, Work::kRead, kReadTraffic, read_streams_avx2},
+  };
 #elif defined(__aarch64__)
-    {"read", Isa::kNeon, Work::kRead, kReadTraffic, read_neon},
+  return {
+      {"read", Isa::kNeon, Work::kRead, kReadTraffic, read_neon},
+      {"read", Isa::kGeneric, Work::kRead, kReadTraffic, read_generic},
+  };
+#else
+  return {{"read", Isa::kGeneric, Work::kRead, kReadTraffic, read_generic}};
 #endif
-    {"read", Isa::kGeneric, Work::kRead, kReadTraffic, read_generic},
-};
+}
 
 }  // namespace
 
 std::span<const Kernel> kernels() {
   static const std::vector<Kernel> all = [] {
-    std::vector<Kernel> both(std::begin(kReadKernels), std::end(kReadKernels));
+    std::vector<Kernel> both = read_kernels();
     const std::span<const Kernel> storing = store_kernels();
     both.insert(both.end(), storing.begin(), storing.end());
     return both;

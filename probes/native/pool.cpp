@@ -91,14 +91,22 @@ bool Pool::has_cycle(std::size_t offset, std::size_t bytes) const {
   return std::find(cycles_.begin(), cycles_.end(), std::pair{offset, bytes}) != cycles_.end();
 }
 
-int Pool::bind(int node) {
-  if (node < 0 || node >= 1 << 16) return EINVAL;
+int Pool::bind(int node) { return set_policy(MPOL_BIND, {node}); }
+
+int Pool::interleave(const std::vector<int>& nodes) { return set_policy(MPOL_INTERLEAVE, nodes); }
+
+int Pool::set_policy(int policy, const std::vector<int>& nodes) {
   constexpr std::size_t kBits = 8 * sizeof(unsigned long);
-  std::vector<unsigned long> mask(static_cast<std::size_t>(node) / kBits + 1, 0);
-  mask[static_cast<std::size_t>(node) / kBits] |= 1UL << (static_cast<std::size_t>(node) % kBits);
+  std::vector<unsigned long> mask;
+  for (const int node : nodes) {
+    if (node < 0 || node >= 1 << 16) return EINVAL;
+    const auto word = static_cast<std::size_t>(node) / kBits;
+    if (mask.size() <= word) mask.resize(word + 1, 0);
+    mask[word] |= 1UL << (static_cast<std::size_t>(node) % kBits);
+  }
   // The kernel takes one bit less than it is told.
   const long result =
-      syscall(SYS_mbind, start_, bytes_, MPOL_BIND, mask.data(), mask.size() * kBits + 1, MPOL_MF_STRICT);
+      syscall(SYS_mbind, start_, bytes_, policy, mask.data(), mask.size() * kBits + 1, MPOL_MF_STRICT);
   return result == 0 ? 0 : errno;
 }
 

@@ -31,6 +31,8 @@ class Pool {
 
   // Binds the untouched memory to one node (MPOL_BIND). Returns 0 or errno; a refusal leaves it unbound.
   int bind(int node);
+  // Spreads the untouched memory over some nodes, page by page (MPOL_INTERLEAVE). Returns 0 or errno.
+  int interleave(const std::vector<int>& nodes);
 
   // Asks move_pages where `samples` evenly spread pages lie: a node id, or a negative errno, each.
   // Returns 0 or errno of the call itself.
@@ -56,6 +58,8 @@ class Pool {
   int advice_error() const { return advice_error_; }
 
  private:
+  int set_policy(int policy, const std::vector<int>& nodes);
+
   void* region_ = nullptr;
   std::size_t region_bytes_ = 0;
   void* start_ = nullptr;

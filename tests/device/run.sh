@@ -27,6 +27,7 @@ step capture k3gate capture -o "$out/machine.tar.gz"
 # Right results first, on every path that this CPU has.
 step products python -m pytest -q tests/probes/test_gemm_products.py tests/probes/test_gemm_proofs.py \
   tests/probes/test_gemm_paths.py tests/probes/test_gemm_probe.py -p no:cacheprovider
+step replay python -m pytest -q tests/probes/test_decode_kernels.py tests/probes/test_decode_probe.py -p no:cacheprovider
 step quick k3gate run --profile quick --json
 step report k3gate report -o "$out/report.html"
 step export k3gate export latest -o "$out/quick.k3run"

@@ -22,6 +22,7 @@ from tests.harness.test_ordering import keep, waive_all
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "docs" / "schemas"
 SYSTEMS = SCHEMAS.parents[1] / "examples" / "systems"
+ROUTING = SCHEMAS.parents[1] / "examples" / "routing"
 NAMES = sorted(path.name.removesuffix(".schema.json") for path in SCHEMAS.iterdir())
 Ask = Callable[..., Any]
 Key = str | int
@@ -90,6 +91,17 @@ PROMISED = {
     "backtest": {
         "": "rows testable inside hit_rate median_width",
         "rows.0": "testable reason predicted published inside",
+    },
+    "routing": {
+        "": "source tokens sequences layers experts experts_stated used uses slots reuse skew entropy imbalance "
+        "coverage hot_set hot_slots by_layer",
+        "skew": "mean_of_layers of_slots",
+        "entropy": "bits uniform_bits",
+        "imbalance": "nodes batch distinct_experts mean largest quantiles",
+        "coverage.0": "share slots fraction",
+        "hot_set.0": "experts caught caught_held_out",
+        "by_layer.0": "reuse skew busiest_share entropy_bits experts_used imbalance",
+        "fit": "kept reason unchanged layers of",
     },
     "plan-dry-run": {
         "": "profile seconds bytes cases left_out refused",
@@ -166,6 +178,7 @@ def documents(ask: Ask, frozen: Any) -> dict[str, Any]:
         "plan-dry-run": ask("run --dry-run"),
         "plan": ask(f"plan {SYSTEMS / 'sp3-24x64.toml'}"),
         "backtest": ask("backtest"),
+        "routing": ask(f"routing {ROUTING / 'drawn-128-tokens.jsonl'} --shape 2x96x6"),
         "bom": ask(f"bom check {SYSTEMS / 'xeon6-24x128.toml'}", 1, 3),
         "bom-freeze": json.loads(pretty(frozen.document())),
         "probes": ask("probes"),
@@ -238,6 +251,10 @@ def test_a_promised_key_of_another_type_is_refused(name: str, documents: dict[st
         ("plan", "claims.0", "reasons", []),
         ("backtest", "rows.0", "predicted", [1.0]),
         ("backtest", "", "hit_rate", 83),
+        ("routing", "", "reuse", 29.5),
+        ("routing", "coverage.0", "slots", 0),
+        ("routing", "by_layer.0", "skew", 0.5),
+        ("routing", "hot_set.0", "caught", 1.5),
         ("bom", "lines.0", "verdict", "unknown"),
         ("bom", "", "verdict", "maybe"),
         ("bom-freeze", "", "verdict", "frozen"),
@@ -272,6 +289,13 @@ def test_what_refused_a_lock_fits_too(ask: Ask) -> None:
     refused = ask(f"bom freeze {SYSTEMS / 'xeon6-24x128.toml'}", 1, 3)
     validator("bom-freeze").validate(refused)
     assert refused["lock"] is None and refused["refusals"]
+
+
+def test_the_model_of_routing_fits_too_and_what_one_token_leaves_unknown(ask: Ask) -> None:
+    drawn = ask("routing --shape 2x32x4 --tokens 1")
+    validator("routing").validate(drawn)
+    assert drawn["reuse"] is None and drawn["fit"] is None and drawn["model"]["reuse_asked"] == 0.295
+    assert drawn["hot_set"][0]["caught_held_out"] is None
 
 
 def test_a_run_holds_a_host_and_a_gate() -> None:

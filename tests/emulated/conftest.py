@@ -62,6 +62,40 @@ run peaks k3gate run --profile quick --rounds 1 --only 'gemm/peak.*' --json
 """The lines of a job that proves every product, and asks each instruction set for its peak."""
 
 
+PLACEMENTS = """
+cat >placements.py <<'END'
+import json, random
+from array import array
+from attrs import evolve
+from k3gate.probes import decode_kernels as d, decode_replay
+nodes = ((0, (0, 1)), (1, (2,)))
+steps, batch = 3, 2
+one = d.Setup(decode_replay.REDUCED, "q8_0", "avx2", nodes, batch=batch, context=70, room=8, pages="small")
+shape, dice, ids = one.shape, random.Random(1), array("h")
+for _ in range(steps * shape.layers * batch):
+    ids.extend(dice.sample(range(shape.experts), shape.used))
+found = {"ids": list(ids), "steps": steps, "batch": batch, "layers": shape.layers, "used": shape.used,
+         "width": shape.width}
+for placement in d.PLACEMENTS:
+    own = evolve(one, placement=placement, node_cpus=nodes[:1] if placement == "single" else nodes)
+    engine = d.Engine(own)
+    report = engine.run(ids.tobytes(), steps)
+    logits = array("f", report.logits)
+    filled = [decode_replay.pools.FilledPool(pool, node if node >= 0 else None, "small", 0, engine.bind_errors[node])
+              for node, pool in engine.pools]
+    proof = decode_replay.placement(engine, own, filled)
+    found[placement] = {"logits": list(logits), "crossed": report.crossed_bytes, "bound": engine.bind_errors,
+                        "placement": [proof.ok, proof.detail], "recheck": engine.recheck(1).ok,
+                        "proof": d.prove(evolve(own, context=4)).ok,
+                        "cpus": [[t.cpu_before, t.cpu_after] for t in report.threads]}
+    engine.close()
+print(json.dumps(found))
+END
+run placements /k3gate/bin/python placements.py
+"""
+"""The lines of a job that decodes the same steps of a reduced model in each placement, on two nodes."""
+
+
 @pytest.fixture(scope="session")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
     """QEMU, a kernel, and the image with k3gate in it."""
@@ -94,7 +128,9 @@ def memory_without_cpus(emulator: Emulator) -> Answers:
     shape += firmware.options(emulator.folder / "slow", modules)
     job = "echo 0 >/sys/devices/system/cpu/cpu3/online\nrun host k3gate host --json\n"
     return emulator.boot(
-        "memory_without_cpus", shape, job + TABLE + measure(1, "read.core.*") + LATENCY + OTHERS + PRODUCTS
+        "memory_without_cpus",
+        shape,
+        job + TABLE + measure(1, "read.core.*") + LATENCY + OTHERS + PRODUCTS + PLACEMENTS,
     )
 
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "../../probes/native/chase.hpp"
+#include "../../probes/native/decode/proof.hpp"
 #include "../../probes/native/gemm/proof.hpp"
 #include "../../probes/native/gemm/tile_help.hpp"
 #include "../../probes/native/gemm/trial.hpp"
@@ -34,12 +35,19 @@ std::uint64_t closed_form(std::uint64_t words, std::uint64_t seed) {
   return words * seed + kPatternStep * pairs;
 }
 
-void check_kernels() {
+bool runs_here(const Kernel& kernel) {
   for (const Isa isa : supported_isas()) {
-    const Kernel* kernel = find_kernel("read", name_of(isa));
-    expect(kernel != nullptr, "each supported instruction set has a read kernel");
-    if (kernel == nullptr) continue;
-    for (std::size_t words : {0UL, 1UL, 7UL, 8UL, 63UL, 64UL, 65UL, 1000UL, 4099UL}) {
+    if (isa == kernel.isa) return true;
+  }
+  return false;
+}
+
+void check_kernels() {
+  for (const Isa isa : supported_isas())
+    expect(find_kernel("read", name_of(isa)) != nullptr, "each supported instruction set has a read kernel");
+  for (const Kernel& kernel : kernels()) {
+    if (kernel.stores() || !runs_here(kernel)) continue;
+    for (std::size_t words : {0UL, 1UL, 7UL, 8UL, 63UL, 64UL, 65UL, 1000UL, 4099UL, 12'345UL}) {
       for (std::size_t offset = 0; offset < 9; ++offset) {
         std::vector<std::uint64_t> data(words + offset);
         std::uint64_t sum = 0;
@@ -47,7 +55,7 @@ void check_kernels() {
           data[i] = i * i * 0x123456789abcdefULL + 5;
           if (i >= offset) sum += data[i];
         }
-        expect(kernel->run(Arrays{.to = data.data() + offset, .words = words}) == sum, name_of(isa).data());
+        expect(kernel.run(Arrays{.to = data.data() + offset, .words = words}) == sum, kernel.name.data());
       }
     }
   }
@@ -86,13 +94,6 @@ void check_team() {
   expect(refused, "a part outside its pool is refused");
   pool.close();
   pool.close();
-}
-
-bool runs_here(const Kernel& kernel) {
-  for (const Isa isa : supported_isas()) {
-    if (isa == kernel.isa) return true;
-  }
-  return false;
 }
 
 // Parts of odd places and sizes; what is outside the written array must keep the pattern.
@@ -259,6 +260,54 @@ void check_products() {
   }
 }
 
+void check_decoding() {
+  const std::vector<int> allowed = allowed_cpus();
+  decode::Setup setup{};
+  setup.shape = {.layers = 4,
+                 .experts = 6,
+                 .dense_layers = 1,
+                 .hidden = 64,
+                 .width = 64,
+                 .inner = 32,
+                 .router_rows = 9,
+                 .used = 2,
+                 .shared = 2,
+                 .heads = 2,
+                 .head_dim = 32,
+                 .query_rank = 32,
+                 .cache_rank = 32,
+                 .rest = 32,
+                 .decay_rank = 32,
+                 .convolution = 4,
+                 .dense_inner = 64,
+                 .block_layers = 3,
+                 .vocabulary = 20,
+                 .mla = {false, false, false, true}};
+  setup.trunk = true;
+  setup.pages = Pages::kSmall;
+  setup.nodes = {0, 1};
+  setup.cpus = {{allowed.front()}, {allowed.back()}};
+  setup.batch = 2;
+  setup.positions = 3;
+  setup.context = 5;
+  setup.room = 4;
+  for (const gemm::Path path : gemm::paths()) {
+    if (gemm::availability(path).presence != gemm::Presence::kOk) continue;
+    setup.path = gemm::name_of(path);
+    for (const gemm::Format format : {gemm::Format::kBf16, gemm::Format::kQ8_0, gemm::Format::kMxfp4}) {
+      setup.format = format;
+      for (const decode::Placement placement :
+           {decode::Placement::kOwner, decode::Placement::kInterleaved, decode::Placement::kSingle}) {
+        setup.placement = placement;
+        const decode::Verdict verdict = decode::prove(setup, 1, "");
+        expect(verdict.ok, verdict.detail.c_str());
+      }
+    }
+  }
+  setup.placement = decode::Placement::kOwner;
+  expect(!decode::prove(setup, 1, "lost_row").ok, "a row that is not sent is found");
+}
+
 void check_refused_cpu() {
   bool refused = false;
   try {
@@ -279,6 +328,7 @@ int main() {
   check_clock();
   check_scatter();
   check_products();
+  check_decoding();
   check_refused_cpu();
   if (failures == 0) std::printf("ok %s\n", name_of(supported_isas().front()).data());
   return failures == 0 ? 0 : 1;

@@ -1,4 +1,5 @@
-"""Makes the helpers beside the tests importable (planning, fakes), as tests are no package; and runs on fakes."""
+"""Makes the helpers beside the tests importable (planning, fakes), as tests are no package, and the miniature model of
+the benchmarks; and runs on fakes."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import attrs
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 from fakes import SIZE, FakeContext, FakeTeam, case_on_two_cpus, fake_pool
 

@@ -27,7 +27,12 @@ def test_the_best_path_leads_and_a_forced_one_leaves_what_is_below(monkeypatch: 
 
 
 def test_every_format_can_be_multiplied_on_any_cpu() -> None:
-    assert {variant.format for variant in gemm_kernels.variants(["generic"])} == {"mxfp4", "int8", "bf16"}
+    assert {variant.format for variant in gemm_kernels.variants(["generic"])} == {
+        "mxfp4",
+        "int8",
+        "bf16",
+        "q8_0",
+    }
 
 
 @pytest.mark.parametrize("fault", ["", "scale", "nibbles", "row"])

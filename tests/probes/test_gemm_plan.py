@@ -22,7 +22,7 @@ OF_PATH = {
     "avx512_vnni": {"mxfp4": "int8", "int8": "int8"},
     "avx512_bf16": {"mxfp4": "bf16", "bf16": "bf16"},
 }
-ALL = {"mxfp4": "int8", "int8": "int8", "bf16": "bf16"}
+ALL = {"mxfp4": "int8", "int8": "int8", "bf16": "bf16", "q8_0": "int8"}
 
 
 def plan_of(

@@ -37,6 +37,12 @@ class Operands:
             scales = dice.uniform(0.001, 0.01, rows).astype(np.float32)
             self.values, self.scales = codes.tobytes(), scales.tobytes()
             self.weights = codes * scales.astype(np.float64)[:, None]
+        elif kind == "q8_0":
+            codes = dice.integers(-128, 128, (rows, depth // 32, 32), dtype=np.int8)
+            halves = dice.uniform(0.001, 0.01, (rows, depth // 32, 1)).astype(np.float16)
+            stored = np.concatenate([halves.view(np.uint8), codes.view(np.uint8)], axis=2)
+            self.values, self.scales = stored.tobytes(), b""
+            self.weights = (codes * halves.astype(np.float64)).reshape(rows, depth)
         else:
             numbers = dice.normal(size=(rows, depth)).astype(ml_dtypes.bfloat16)
             self.values, self.scales = numbers.tobytes(), b""
@@ -50,15 +56,18 @@ class Operands:
         if activations == "bf16":
             return self.inputs.astype(np.float64)
         values = self.inputs.astype(np.float32)
-        largest = np.abs(values).max(axis=1, keepdims=True)
+        if activations == "int8_groups":
+            values = values.reshape(len(values), -1, 32)
+        largest = np.abs(values).max(axis=-1, keepdims=True)
         codes = np.rint(values * (np.float32(127) / largest))
-        return codes.astype(np.float64) * (largest / np.float32(127)).astype(np.float64)
+        used = codes.astype(np.float64) * (largest / np.float32(127)).astype(np.float64)
+        return used.reshape(self.inputs.shape)
 
     def bound(self, activations: str) -> NDArray[np.float64]:
         """As reference.hpp derives it, for numbers far from the denormal ones."""
         terms = np.abs(self.used(activations)) @ np.abs(self.weights).T
         depth = self.shape[2]
-        roundings = 3 + depth / 32 if activations == "int8" else 4 + depth + depth / 32
+        roundings = 4 + depth + depth / 32 if activations == "bf16" else 3 + depth / 32
         return np.asarray(roundings * 2.0**-24 * terms + 1e-30)
 
 
@@ -107,8 +116,8 @@ def test_real_tiles_give_the_bits_of_their_model(kind: str, path: str, activatio
         assert np.array_equal(product(operands, kind, path), product(operands, kind, path, modelled=True))
 
 
-@pytest.mark.parametrize("kind", ["mxfp4", "int8", "bf16"])
-@pytest.mark.parametrize("activations", ["int8", "bf16"])
+@pytest.mark.parametrize("kind", ["mxfp4", "int8", "bf16", "q8_0"])
+@pytest.mark.parametrize("activations", ["int8", "int8_groups", "bf16"])
 def test_the_native_reference_agrees_with_numpy(kind: str, activations: str) -> None:
     operands = Operands(kind, 9, 288, 5)
     found = np.frombuffer(_native.gemm_expect(kind, activations, *operands.arguments())).reshape(9, 5, 6)[
@@ -122,15 +131,15 @@ def test_the_native_reference_agrees_with_numpy(kind: str, activations: str) -> 
     assert np.all(np.abs(wanted - exact) <= found[..., 3].T)
 
 
-@pytest.mark.parametrize("activations", ["int8", "bf16"])
-def test_rounding_and_bounds_see_values_at_their_limits(activations: str) -> None:
-    operands = Operands("int8", 16, 32, 4)
+@pytest.mark.parametrize("kind, activations", [("int8", "int8"), ("q8_0", "int8_groups")])
+def test_rounding_and_bounds_see_values_at_their_limits(kind: str, activations: str) -> None:
+    operands = Operands(kind, 16, 32, 4)
     operands.inputs[0] = 0
     operands.inputs[1] = ml_dtypes.bfloat16(1e-38)
     operands.inputs[2] = np.where(np.arange(32) % 2 == 0, 1, 0.5).astype(ml_dtypes.bfloat16)  # a tie at 63.5
     operands.inputs[3] = ml_dtypes.bfloat16(3e38)
-    for kind, path, how in VARIANTS:
-        if (kind, how) == ("int8", activations) and path in HERE:
+    for one, path, how in VARIANTS:
+        if (one, how) == (kind, activations) and path in HERE:
             found = product(operands, kind, path)
             expected = np.frombuffer(_native.gemm_expect(kind, how, *operands.arguments())).reshape(16, 4, 6)[
                 ..., :4
@@ -153,12 +162,32 @@ def test_a_scale_that_is_no_number_makes_its_row_none() -> None:
             assert np.isfinite(np.delete(found, 7, axis=1)).all(), path
 
 
+def test_groups_of_q8_0_may_have_any_scale_and_one_that_is_no_number_makes_its_row_none() -> None:
+    operands = Operands("q8_0", 20, 224, 5)
+    stored = np.frombuffer(operands.values, np.uint8).reshape(20, 7, 34).copy()
+    halves = np.array([0, -0.0, 6e-8, 6.1e-5, -0.5, 1, 65504], np.float16)
+    stored[..., :2] = halves.view(np.uint8).reshape(7, 2)
+    stored[3, 5, :2] = np.array([np.nan], np.float16).view(np.uint8)
+    operands.values = stored.tobytes()
+    codes = stored[..., 2:].view(np.int8)
+    operands.weights = (codes * halves.astype(np.float64)[:, None]).reshape(20, 224)
+    wanted = operands.used("int8_groups") @ operands.weights.T
+    for kind, path, _ in VARIANTS:
+        if kind == "q8_0" and path in HERE:
+            found = product(operands, kind, path)
+            assert np.isnan(found[:, 3]).all(), path
+            off = np.delete(np.abs(found - wanted) - operands.bound("int8_groups"), 3, axis=1)
+            assert np.all(off <= 0), path
+
+
 def test_packing_keeps_the_bytes_of_the_format_where_scales_lie_together() -> None:
     operands = Operands("mxfp4", 64, 3584, 1)
     packed = _native.gemm_packed_bytes("mxfp4", operands.values, operands.scales, 64, 3584)
     weights = 64 * 3584
     assert packed == weights * 17 / 32 + 64 / 16 * 192
     assert packed / (weights * 17 / 32) < 1.007
+    ggml = Operands("q8_0", 64, 3584, 1)
+    assert _native.gemm_packed_bytes("q8_0", ggml.values, b"", 64, 3584) == weights * 34 / 32
     wild = Operands("mxfp4", 64, 3584, 1, spread=40)
     assert _native.gemm_packed_bytes("mxfp4", wild.values, wild.scales, 64, 3584) > packed
 

@@ -113,6 +113,10 @@ def test_counts_are_those_of_the_format() -> None:
     assert expert.bytes_per_item == 3 * 96 * 64 * 17 / 32
     assert expert.flops_per_item(7) == 6 * 7 * 96 * 64
     assert product.packed_bytes >= product.bytes_per_item
+    assert (
+        _native.GemmTrial("q8_0", "generic", False, 96, 64, 1 << 20, "small", 3).bytes_per_item
+        == 96 * 64 * 34 / 32
+    )
 
 
 def test_impossible_trials_are_refused() -> None:

@@ -115,7 +115,7 @@ def test_the_page_takes_nothing_from_outside(bare_metal: Any, tree: Any) -> None
     assert not any("src" in a or any(key.startswith("on") for key in a) for _, a in seen.elements)
     style = text[text.index("<style>") : text.index("</style>")]
     assert "@import" not in style
-    assert "url(" not in style.replace("url(#hatch-ink)", "")
+    assert "url(" not in re.sub(r"url\(#(hatch-ink|hatch-data|dots)\)", "", style)
 
 
 def test_every_verdict_mark_stands_before_its_word(bare_metal: Any) -> None:

@@ -5,6 +5,7 @@
 
 #if defined(__x86_64__)
 #include <array>
+#include <cstring>
 
 #include "decode512.hpp"
 #include "intrinsics.hpp"

@@ -4,10 +4,11 @@
 
 #if defined(__x86_64__)
 #include <array>
+#include <cstring>
 
 #include "intrinsics.hpp"
 
-#define K3_TARGET __attribute__((target("avx2,fma")))
+#define K3_TARGET __attribute__((target("avx2,fma,f16c")))
 #define K3_LANES K3_TARGET static inline __attribute__((always_inline))
 
 namespace k3gate::gemm {
@@ -16,6 +17,7 @@ namespace {
 #include "bf16.inl"
 #include "codes.inl"
 #include "lanes256.inl"
+#include "q8_0.inl"
 
 struct ByteLanes : Lanes256 {
   // |w| x (a with the sign of w): two products stay within 16 bits, as |w| <= 128 and |a| <= 127.
@@ -23,6 +25,9 @@ struct ByteLanes : Lanes256 {
     const __m256i pairs =
         _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(activations, weights));
     return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  }
+  K3_LANES Sum dot_raised(Sum sum, Vector raised, Input activations) {
+    return dot(sum, _mm256_xor_si256(raised, _mm256_set1_epi8(-128)), activations);
   }
 };
 
@@ -52,6 +57,7 @@ struct FloatLanes : Floats256 {
 constexpr std::array kVariants = {
     Variant{Format::kMxfp4, Path::kAvx2, Activations::kInt8, run_mxfp4<ByteLanes>},
     Variant{Format::kInt8, Path::kAvx2, Activations::kInt8, run_int8<ByteLanes>},
+    Variant{Format::kQ8_0, Path::kAvx2, Activations::kInt8Groups, run_q8_0<ByteLanes, Floats256>},
     Variant{Format::kBf16, Path::kAvx2, Activations::kBf16, run_bf16<FloatLanes>},
 };
 

@@ -4,6 +4,7 @@
 
 #if defined(__x86_64__)
 #include <array>
+#include <cstring>
 
 #include "intrinsics.hpp"
 
@@ -16,6 +17,7 @@ namespace {
 #include "bf16.inl"
 #include "codes.inl"
 #include "lanes512.inl"
+#include "q8_0.inl"
 
 struct ByteLanes : Lanes512 {
   static constexpr std::size_t kTokens = 5;
@@ -27,6 +29,9 @@ struct ByteLanes : Lanes512 {
         _mm512_mask_sub_epi8(activations, _mm512_movepi8_mask(weights), _mm512_setzero_si512(), activations);
     const __m512i pairs = _mm512_maddubs_epi16(_mm512_abs_epi8(weights), turned);
     return _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+  }
+  K3_LANES Sum dot_raised(Sum sum, Vector raised, Input activations) {
+    return dot(sum, _mm512_xor_si512(raised, _mm512_set1_epi8(-128)), activations);
   }
 };
 
@@ -57,6 +62,7 @@ struct FloatLanes : Floats512 {
 constexpr std::array kVariants = {
     Variant{Format::kMxfp4, Path::kAvx512, Activations::kInt8, run_mxfp4<ByteLanes>},
     Variant{Format::kInt8, Path::kAvx512, Activations::kInt8, run_int8<ByteLanes>},
+    Variant{Format::kQ8_0, Path::kAvx512, Activations::kInt8Groups, run_q8_0<ByteLanes, Floats512>},
     Variant{Format::kBf16, Path::kAvx512, Activations::kBf16, run_bf16<FloatLanes>},
 };
 

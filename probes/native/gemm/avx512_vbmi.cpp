@@ -3,6 +3,8 @@
 #include "rounding.hpp"
 
 #if defined(__x86_64__)
+#include <cstring>
+
 #include "intrinsics.hpp"
 
 #define K3_TARGET __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")))

@@ -5,6 +5,7 @@
 
 #if defined(__x86_64__)
 #include <array>
+#include <cstring>
 
 #include "intrinsics.hpp"
 
@@ -16,6 +17,7 @@ namespace {
 
 #include "codes.inl"
 #include "lanes512.inl"
+#include "q8_0.inl"
 
 struct Lanes : Lanes512 {
 #include "vnni512.inl"
@@ -29,6 +31,7 @@ void run_mxfp4_best(const Call& call) {
 constexpr std::array kVariants = {
     Variant{Format::kMxfp4, Path::kAvx512Vnni, Activations::kInt8, run_mxfp4_best},
     Variant{Format::kInt8, Path::kAvx512Vnni, Activations::kInt8, run_int8<Lanes>},
+    Variant{Format::kQ8_0, Path::kAvx512Vnni, Activations::kInt8Groups, run_q8_0<Lanes, Floats512>},
 };
 
 }  // namespace

@@ -53,10 +53,17 @@ Pages pages_named(const std::string& name) {
 }
 
 Format format_named(const std::string& name) {
-  for (const Format format : {Format::kMxfp4, Format::kInt8, Format::kBf16}) {
+  for (const Format format : formats()) {
     if (name_of(format) == name) return format;
   }
   throw std::invalid_argument("no such format: " + name);
+}
+
+Activations activations_named(const std::string& name) {
+  for (const Activations kind : {Activations::kBf16, Activations::kInt8, Activations::kInt8Groups}) {
+    if (name_of(kind) == name) return kind;
+  }
+  throw std::invalid_argument("activations are bf16, int8 or int8_groups");
 }
 
 const std::byte* bytes_of(const nb::bytes& bytes, std::size_t wanted, const char* what) {
@@ -77,15 +84,8 @@ Operands operands_of(Format format, const nb::bytes& values, const nb::bytes& sc
   if (tokens == 0 || tokens > kMostTokens || rows == 0 || rows > kMost || depth == 0 || depth > kMost ||
       depth % kGroup != 0)
     throw std::invalid_argument("tokens are 1 to 512, rows at least 1, the depth a multiple of 32");
-  const std::size_t weights = rows * depth;
-  const std::size_t value_bytes = format == Format::kMxfp4  ? weights / 2
-                                  : format == Format::kInt8 ? weights
-                                                            : 2 * weights;
-  const std::size_t scale_bytes = format == Format::kMxfp4  ? weights / kGroup
-                                  : format == Format::kInt8 ? rows * sizeof(float)
-                                                            : 0;
-  Operands found{{format, rows, depth, bytes_of(values, value_bytes, "these weights"),
-                  bytes_of(scales, scale_bytes, "these scales")},
+  Operands found{{format, rows, depth, bytes_of(values, value_bytes(format, rows, depth), "these weights"),
+                  bytes_of(scales, scale_bytes(format, rows, depth), "these scales")},
                  std::vector<std::uint16_t>(tokens * depth)};
   std::memcpy(found.activations.data(), bytes_of(activations, tokens * depth * 2, "these activations"),
               tokens * depth * 2);
@@ -118,14 +118,12 @@ nb::bytes multiply(const std::string& format, const std::string& path, const nb:
 nb::bytes expect(const std::string& format, const std::string& kind, const nb::bytes& values,
                  const nb::bytes& scales, const nb::bytes& activations, std::size_t tokens, std::size_t rows,
                  std::size_t depth) {
-  if (kind != "int8" && kind != "bf16") throw std::invalid_argument("activations are bf16 or int8");
   const Operands operands =
       operands_of(format_named(format), values, scales, activations, tokens, rows, depth);
   std::vector<Expected> all;
   for (std::size_t row = 0; row < rows; ++row) {
-    const std::vector<Expected> some =
-        expect_row(source_row(operands.source, row), operands.activations.data(), tokens,
-                   kind == "int8" ? Activations::kInt8 : Activations::kBf16);
+    const std::vector<Expected> some = expect_row(
+        source_row(operands.source, row), operands.activations.data(), tokens, activations_named(kind));
     all.insert(all.end(), some.begin(), some.end());
   }
   static_assert(sizeof(Expected) == 6 * sizeof(double));

@@ -10,7 +10,7 @@
 
 // Tiles, `stride` bytes apart, whose codes are decoded in registers and multiplied at once: for few tokens,
 // where each code is used few times. Several tiles at once are as many streams from memory, each fetched a
-// little ahead: that is faster than one stream, and than loads alone. Sums of low and of high nibbles are
+// little ahead: that is faster than one stream. Sums of low and of high nibbles are
 // apart where registers are left, as each waits for the one before.
 template <class Lanes, int Tiles, int Tokens>
 K3_TARGET __attribute__((noinline)) void multiply_codes(const std::byte* block, std::size_t stride,

@@ -5,7 +5,15 @@
 namespace k3gate::gemm {
 
 std::string_view name_of(Activations activations) {
-  return activations == Activations::kInt8 ? "int8" : "bf16";
+  switch (activations) {
+    case Activations::kInt8:
+      return "int8";
+    case Activations::kInt8Groups:
+      return "int8_groups";
+    case Activations::kBf16:
+      break;
+  }
+  return "bf16";
 }
 
 std::span<const Variant> variants() {

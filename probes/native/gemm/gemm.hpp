@@ -6,6 +6,8 @@
 // Activations are BF16, row-major; outputs float32, row-major. Weights lie packed by `pack` (weights.hpp),
 // which is done once, at load time. A variant that says Activations::kInt8 rounds each token's activations to
 // INT8 within the call, so within what is timed: q = rint(x * (127 / max|x|)), computed in float32.
+// kInt8Groups does so for each 32 columns of a token, as ggml does for Q8_0, but keeps max|x| / 127 in
+// float32 and not in FP16.
 #pragma once
 
 #include <cstddef>
@@ -19,9 +21,9 @@
 
 namespace k3gate::gemm {
 
-enum class Activations { kBf16, kInt8 };
+enum class Activations { kBf16, kInt8, kInt8Groups };
 
-std::string_view name_of(Activations activations);  // "bf16", "int8"
+std::string_view name_of(Activations activations);  // "bf16", "int8", "int8_groups"
 
 inline constexpr std::size_t kMostTokens = 512;
 

@@ -113,9 +113,43 @@ void run_bf16(const Call& call) {
   }
 }
 
+void run_q8_0(const Call& call) {
+  const Packed& weights = *call.weights;
+  const std::size_t blocks = (weights.depth + kScaledDepth - 1) / kScaledDepth;
+  const std::size_t token_bytes = padded_row(blocks * kScaledInputs);
+  const std::byte* const inputs = call.workspace->activations();
+  round_groups(call.activations, call.tokens, weights.depth, 0, call.workspace->activations(), token_bytes);
+  for (std::size_t row = 0; row < weights.rows; ++row) {
+    for (std::size_t token = 0; token < call.tokens; ++token) call.output[token * weights.rows + row] = 0;
+    const std::byte* block = weights.tile(row / kTileRows);
+    for (std::size_t i = 0; i < blocks; ++i, block += kScaledBlockBytes) {
+      std::byte raised[kScaledDepth];
+      std::int8_t values[kScaledDepth];
+      gather_row(block, 1, row % kTileRows, raised);
+      for (std::size_t k = 0; k < kScaledDepth; ++k)
+        values[k] = static_cast<std::int8_t>(raised[k] ^ std::byte{kRaised});
+      for (std::size_t half = 0; half < kScaledDepth / kGroup; ++half) {
+        std::uint16_t bits = 0;
+        std::memcpy(&bits, block + kBlockBytes + (half * kTileRows + row % kTileRows) * kHalfBytes,
+                    sizeof bits);
+        const float scale = from_half(bits);
+        for (std::size_t token = 0; token < call.tokens; ++token) {
+          const std::byte* const input = inputs + token * token_bytes + i * kScaledInputs;
+          ActivationGroup group;
+          std::memcpy(&group, input + kScaledDepth + half * sizeof group, sizeof group);
+          const std::int32_t sum = dot(values + half * kGroup,
+                                       reinterpret_cast<const std::int8_t*>(input) + half * kGroup, kGroup);
+          call.output[token * weights.rows + row] += static_cast<float>(sum) * scale * group.scale;
+        }
+      }
+    }
+  }
+}
+
 constexpr std::array kVariants = {
     Variant{Format::kMxfp4, Path::kGeneric, Activations::kInt8, run_mxfp4},
     Variant{Format::kInt8, Path::kGeneric, Activations::kInt8, run_int8},
+    Variant{Format::kQ8_0, Path::kGeneric, Activations::kInt8Groups, run_q8_0},
     Variant{Format::kBf16, Path::kGeneric, Activations::kBf16, run_bf16},
 };
 

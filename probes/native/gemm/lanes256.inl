@@ -9,8 +9,11 @@ struct Lanes256 {
   static constexpr std::size_t kBytes = 32;
   static constexpr int kTiles = 1;
   static constexpr std::size_t kTokens = 4;
+  static constexpr bool kScaled = false;
+  static constexpr std::size_t kUnitBytes = kLineBytes;
   static constexpr std::size_t kWordOfToken = 4;
   static constexpr int kOffset = 0;
+  static constexpr int kStart = 0;
   static constexpr std::size_t kMostDirect = 1;
 
   K3_LANES Vector load(const void* from) { return _mm256_load_si256(static_cast<const __m256i*>(from)); }
@@ -21,6 +24,7 @@ struct Lanes256 {
   K3_LANES Sum none() { return _mm256_setzero_si256(); }
   K3_LANES Sum load_sum(const std::byte* from) { return load(from); }
   K3_LANES void store_sum(std::byte* to, Sum sum) { store(to, sum); }
+  K3_LANES Sum every_sum(std::int32_t value) { return _mm256_set1_epi32(value); }
   K3_LANES Sum add(Sum a, Sum b) { return _mm256_add_epi32(a, b); }
 
   // As in registers of 512 bits without VBMI.
@@ -59,6 +63,10 @@ struct Lanes256 {
   K3_LANES Floats load_floats(const float* from) { return _mm256_loadu_ps(from); }
   K3_LANES Floats times(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
   K3_LANES Floats plus(Floats a, Floats b) { return _mm256_add_ps(a, b); }
+  K3_LANES Floats fused(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
+  K3_LANES Floats halves(const std::byte* of_rows, std::size_t part) {
+    return _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(of_rows + 16 * part)));
+  }
   K3_LANES __m256i first(std::size_t count) {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)),
                               _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));

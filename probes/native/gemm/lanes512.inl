@@ -9,8 +9,11 @@ struct Lanes512 {
   static constexpr std::size_t kBytes = 64;
   static constexpr int kTiles = 4;
   static constexpr std::size_t kTokens = 6;
+  static constexpr bool kScaled = false;
+  static constexpr std::size_t kUnitBytes = kLineBytes;
   static constexpr std::size_t kWordOfToken = 4;
   static constexpr int kOffset = 0;
+  static constexpr int kStart = 0;
   static constexpr std::size_t kMostDirect = 4;
 
   K3_LANES Vector load(const void* from) { return _mm512_load_si512(from); }
@@ -21,6 +24,7 @@ struct Lanes512 {
   K3_LANES Sum none() { return _mm512_setzero_si512(); }
   K3_LANES Sum load_sum(const std::byte* from) { return _mm512_load_si512(from); }
   K3_LANES void store_sum(std::byte* to, Sum sum) { _mm512_store_si512(to, sum); }
+  K3_LANES Sum every_sum(std::int32_t value) { return _mm512_set1_epi32(value); }
   K3_LANES Sum add(Sum a, Sum b) { return _mm512_add_epi32(a, b); }
 
   // The codes' table has room for one shift alone, so words are shifted: of numbers that were made positive,
@@ -59,6 +63,10 @@ struct Lanes512 {
   K3_LANES Floats load_floats(const float* from) { return _mm512_loadu_ps(from); }
   K3_LANES Floats times(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
   K3_LANES Floats plus(Floats a, Floats b) { return _mm512_add_ps(a, b); }
+  K3_LANES Floats fused(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+  K3_LANES Floats halves(const std::byte* of_rows, std::size_t) {
+    return _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(of_rows)));
+  }
   K3_LANES __mmask16 first(std::size_t count) { return static_cast<__mmask16>((1U << count) - 1); }
   K3_LANES Floats load_some(const float* from, std::size_t count) {
     return _mm512_maskz_loadu_ps(first(count), from);

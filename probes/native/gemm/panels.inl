@@ -5,7 +5,8 @@
 //   Vector, Input, Sum, Floats   registers of weights, of an activation in every lane, of sums, of float32
 //   kBytes                       of a Vector: 64 or 32
 //   kTiles, kTokens              how large a panel's sums may be for the registers
-//   kWordOfToken                 bytes of a token's activations that go with one line of weights
+//   kScaled, kUnitBytes          whether a unit of weights is not a line but a block of Q8_0; its bytes
+//   kWordOfToken                 bytes of a token's activations that go with one unit of weights
 //   kOffset                      what was added to the activations
 //   Vector load(const void*)
 //   Input input(const std::byte*)
@@ -48,7 +49,7 @@ struct Ahead {
   }
 };
 
-// Lines of some tiles, those of one tile `stride` bytes after those of the one before.
+// Lines, or other units, of some tiles, those of one tile `stride` bytes after those of the one before.
 struct Lines {
   const std::byte* first;
   std::size_t stride;
@@ -99,6 +100,14 @@ K3_TARGET __attribute__((noinline)) void multiply_lines(const Lines& lines, cons
 }
 
 template <class Lanes, int Tiles, int Tokens, bool Fetch>
+K3_TARGET inline void multiply_units(const Lines& lines, const std::byte* inputs, std::size_t token_bytes,
+                                     std::byte* kept, bool begin, Ahead& ahead)
+  requires(!Lanes::kScaled)
+{
+  multiply_lines<Lanes, Tiles, Tokens, Fetch>(lines, inputs, token_bytes, kept, begin, ahead);
+}
+
+template <class Lanes, int Tiles, int Tokens, bool Fetch>
 K3_TARGET inline void multiply_some(std::size_t tokens, const Lines& lines, const std::byte* inputs,
                                     std::size_t token_bytes, std::byte* kept, bool begin, Ahead& ahead) {
   if constexpr (Tokens > 1) {
@@ -107,7 +116,7 @@ K3_TARGET inline void multiply_some(std::size_t tokens, const Lines& lines, cons
       return;
     }
   }
-  multiply_lines<Lanes, Tiles, Tokens, Fetch>(lines, inputs, token_bytes, kept, begin, ahead);
+  multiply_units<Lanes, Tiles, Tokens, Fetch>(lines, inputs, token_bytes, kept, begin, ahead);
 }
 
 template <class Lanes>
@@ -121,7 +130,7 @@ K3_TARGET inline void multiply_tokens(std::size_t tokens, const Lines& lines, co
                                       std::size_t token_bytes, std::byte* kept, bool begin,
                                       const Ahead& next) {
   const std::size_t parts = parts_of_tokens<Lanes>(tokens);
-  Ahead ahead = next.within(parts * lines.count);
+  Ahead ahead = next.within(parts * lines.count * (Lanes::kUnitBytes / kLineBytes));
   for (std::size_t part = 0, token = 0; part < parts; ++part) {
     const std::size_t some = (tokens - token + parts - part - 1) / (parts - part);
     multiply_some<Lanes, Tiles, static_cast<int>(Lanes::kTokens), Fetch>(
@@ -167,13 +176,15 @@ K3_TARGET inline void finish_panel(const std::byte* kept, std::size_t tokens, co
 // What of a panel's lines stays in the nearest cache while all tokens pass: 32 KiB of four tiles.
 inline constexpr std::size_t kChunkLines = 128;
 
-// Weights that are lines as they lie. `head_bytes`: before the lines of each tile, 0 where there is no head.
+// Weights that are multiplied as they lie. `head_bytes`: before the units of each tile, 0 where there is no
+// head.
 template <class Lanes, int Tiles>
 K3_TARGET inline void run_plain_panel(const Call& call, std::size_t tile, std::size_t head_bytes,
                                       std::size_t token_bytes, const Finish& finish) {
   const Packed& weights = *call.weights;
   const std::size_t tile_bytes = (*weights.tiles)[tile + 1] - (*weights.tiles)[tile];
-  const std::size_t all = (tile_bytes - head_bytes) / kLineBytes;
+  const std::size_t all = (tile_bytes - head_bytes) / Lanes::kUnitBytes;
+  constexpr std::size_t kChunk = kChunkLines * kLineBytes / Lanes::kUnitBytes;
   const std::byte* const begin = weights.tile(tile) + head_bytes;
   std::byte* const kept = call.workspace->sums();
   const std::byte* const inputs = call.workspace->activations();
@@ -186,17 +197,17 @@ K3_TARGET inline void run_plain_panel(const Call& call, std::size_t tile, std::s
   } else {
     const std::byte* const next = begin + Tiles * tile_bytes;
     const bool more = next < weights.tile(weights.tile_count());
-    for (std::size_t done = 0; done < all; done += kChunkLines) {
+    for (std::size_t done = 0; done < all; done += kChunk) {
       const std::size_t left = all - done;
       Ahead ahead;
-      if (left > kChunkLines) {
-        const std::size_t after = left - kChunkLines < kChunkLines ? left - kChunkLines : kChunkLines;
-        ahead = {begin + (done + kChunkLines) * kLineBytes, tile_bytes, after * kLineBytes, Tiles};
+      if (left > kChunk) {
+        const std::size_t after = left - kChunk < kChunk ? left - kChunk : kChunk;
+        ahead = {begin + (done + kChunk) * Lanes::kUnitBytes, tile_bytes, after * Lanes::kUnitBytes, Tiles};
       } else if (more) {
-        ahead = {next, tile_bytes, kChunkLines * kLineBytes, Tiles};
+        ahead = {next, tile_bytes, kChunk * Lanes::kUnitBytes, Tiles};
       }
       multiply_tokens<Lanes, Tiles>(
-          call.tokens, {begin + done * kLineBytes, tile_bytes, left < kChunkLines ? left : kChunkLines},
+          call.tokens, {begin + done * Lanes::kUnitBytes, tile_bytes, left < kChunk ? left : kChunk},
           inputs + done * Lanes::kWordOfToken, token_bytes, kept, done == 0, ahead);
     }
   }

@@ -83,7 +83,8 @@ CpuFlags cpu_flags() {
   unsigned ebx = 0;
   unsigned ecx = 0;
   unsigned edx = 0;
-  if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0) flags.avx2 = avx2 && (ecx >> 12 & 1) != 0;
+  if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0)
+    flags.avx2 = avx2 && (ecx >> 12 & 1) != 0 && (ecx >> 29 & 1) != 0;
   if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return flags;
   flags.avx512 = avx512 && flags.avx2 && (ebx >> 17 & 1) != 0;
   flags.avx512_vnni = flags.avx512 && (ecx >> 11 & 1) != 0;

@@ -30,7 +30,7 @@ struct Availability {
 
 // What CPUID says of a CPU, for the choice of paths: apart, so that others than this one can be tried.
 struct CpuFlags {
-  bool avx2 = false;  // with FMA
+  bool avx2 = false;  // with FMA and F16C
   bool avx_vnni = false;
   bool avx512 = false;  // F, BW, DQ, VL
   bool avx512_vnni = false;

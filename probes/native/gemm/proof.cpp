@@ -43,6 +43,12 @@ void plant(OwnedSource& source, Fault fault, std::mt19937_64& dice) {
       std::memcpy(&scale, source.scales.data() + row * sizeof scale, sizeof scale);
       scale *= 2;
       std::memcpy(source.scales.data() + row * sizeof scale, &scale, sizeof scale);
+    } else if (source.format == Format::kQ8_0) {
+      std::byte* const group = values + dice() % (source.depth / kGroup) * kStoredGroup;
+      std::uint16_t bits = 0;
+      std::memcpy(&bits, group, kHalfBytes);
+      bits = static_cast<std::uint16_t>(bits + 0x400U);  // the exponent of FP16
+      std::memcpy(group, &bits, kHalfBytes);
     } else {
       std::byte* const group = values + dice() % (source.depth / kGroup) * kGroup * 2;
       for (std::size_t i = 0; i < kGroup; ++i) {
@@ -57,6 +63,11 @@ void plant(OwnedSource& source, Fault fault, std::mt19937_64& dice) {
       for (std::size_t i = 0; i < row_bytes; ++i) {
         const auto byte = std::to_integer<unsigned>(values[i]);
         values[i] = static_cast<std::byte>((byte >> 4 | byte << 4) & 255U);
+      }
+    } else if (source.format == Format::kQ8_0) {
+      for (std::size_t i = 0; i < row_bytes; i += kStoredGroup) {
+        for (std::size_t k = kHalfBytes; k < kStoredGroup; k += 2)
+          std::swap(values[i + k], values[i + k + 1]);
       }
     } else {
       const std::size_t size = row_bytes / source.depth;

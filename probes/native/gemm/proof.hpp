@@ -14,7 +14,7 @@ namespace k3gate::gemm {
 enum class Fault {
   kNone,
   kScale,    // one scale of one row is twice what it should be (BF16: 32 weights of it are)
-  kNibbles,  // the two codes of each byte of one row change places (INT8, BF16: two neighbours of one row)
+  kNibbles,  // the two codes of each byte of one row change places (others: each two neighbours of one row)
   kRow,      // one row is never written
   kGain,     // every output a hundredth too large
   kTail,     // the last two columns of the depth left out

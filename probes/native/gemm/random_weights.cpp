@@ -24,25 +24,22 @@ void fill(std::vector<std::byte>& bytes, std::mt19937_64& dice) {
 OwnedSource random_weights(Format format, std::size_t rows, std::size_t depth, int spread,
                            std::mt19937_64& dice) {
   OwnedSource made{format, rows, depth, {}, {}};
+  made.values.resize(value_bytes(format, rows, depth));
+  made.scales.resize(scale_bytes(format, rows, depth));
   switch (format) {
     case Format::kMxfp4:
-      made.values.resize(rows * depth / 2);
       fill(made.values, dice);
-      made.scales.resize(rows * depth / kGroup);
       for (std::size_t i = 0; i < made.scales.size(); ++i)
         made.scales[i] = static_cast<std::byte>(118 + dice() % static_cast<std::uint64_t>(spread + 1));
       break;
     case Format::kInt8:
-      made.values.resize(rows * depth);
       fill(made.values, dice);
-      made.scales.resize(rows * sizeof(float));
       for (std::size_t row = 0; row < rows; ++row) {
         const float scale = 0.001F * (1.0F + static_cast<float>(dice() % 1000) / 500.0F);
         std::memcpy(made.scales.data() + row * sizeof scale, &scale, sizeof scale);
       }
       break;
     case Format::kBf16: {
-      made.values.resize(rows * depth * 2);
       // Drawn from some thousands of normal numbers: to make each of 10^8 would take half a minute.
       std::normal_distribution<float> normal(0.0F, 0.02F);
       std::vector<std::uint16_t> some(std::size_t{1} << kDrawnBits);
@@ -60,6 +57,13 @@ OwnedSource random_weights(Format format, std::size_t rows, std::size_t depth, i
       }
       break;
     }
+    case Format::kQ8_0:
+      fill(made.values, dice);
+      for (std::size_t at = 0; at < made.values.size(); at += kStoredGroup) {
+        const auto scale = static_cast<std::uint16_t>(0x1419 + dice() % 0x60b);  // 0.001 to 0.003
+        std::memcpy(made.values.data() + at, &scale, sizeof scale);
+      }
+      break;
   }
   return made;
 }

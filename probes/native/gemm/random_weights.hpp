@@ -21,8 +21,9 @@ struct OwnedSource {
   Source view() const { return {format, rows, depth, values.data(), scales.data()}; }
 };
 
-// Uniform codes and bytes, normal BF16. MXFP4 scales of one row lie within `spread` + 1 successive powers of
-// two; 2 is what normal weights give, as the largest of 32 of them is mostly between 1.2 and 4 deviations.
+// Uniform codes and bytes, normal BF16, Q8_0 scales from 0.001 to 0.003. MXFP4 scales of one row lie within
+// `spread` + 1 successive powers of two; 2 is what normal weights give, as the largest of 32 of them is
+// mostly between 1.2 and 4 deviations.
 OwnedSource random_weights(Format format, std::size_t rows, std::size_t depth, int spread,
                            std::mt19937_64& dice);
 

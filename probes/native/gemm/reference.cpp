@@ -15,30 +15,39 @@ namespace {
 constexpr double kUnit = 0x1p-24;
 constexpr double kDrift = 2 * kUnit;
 constexpr double kLeastNormal = 0x1p-126;
+constexpr double kLeastDenormal = 0x1p-149;
 
 // A token's activations as a variant uses them.
 struct Inputs {
   std::vector<double> exact;
   std::vector<double> used;
-  double step = 0;  // of the rounding; 0 where there is none
+  std::vector<double> steps;  // of the rounding; 0 where there is none
 };
 
-Inputs inputs_of(const std::uint16_t* activations, std::size_t depth, Activations kind) {
-  Inputs inputs{std::vector<double>(depth), std::vector<double>(depth)};
+// Rounds columns `begin` to `end`, which share a scale.
+void round_inputs(const std::uint16_t* activations, std::size_t begin, std::size_t end, Inputs& inputs) {
   float largest = 0;
-  for (std::size_t k = 0; k < depth; ++k) {
+  for (std::size_t k = begin; k < end; ++k) {
     const float value = from_bf16(activations[k]);
-    inputs.exact[k] = inputs.used[k] = static_cast<double>(value);
     largest = std::fabs(value) > largest || std::isnan(value) ? std::fabs(value) : largest;
   }
-  if (kind == Activations::kBf16) return inputs;
   const bool zero = largest < kLeastActivation;
   const float factor = zero ? 0.0F : 127.0F / largest;
-  inputs.step = zero ? static_cast<double>(kLeastActivation) : static_cast<double>(largest / 127.0F);
-  for (std::size_t k = 0; k < depth; ++k) {
+  const double step = zero ? static_cast<double>(kLeastActivation) : static_cast<double>(largest / 127.0F);
+  for (std::size_t k = begin; k < end; ++k) {
     const float scaled = from_bf16(activations[k]) * factor;
-    inputs.used[k] = zero ? 0.0 : static_cast<double>(std::nearbyint(scaled)) * inputs.step;
+    inputs.used[k] = zero ? 0.0 : static_cast<double>(std::nearbyint(scaled)) * step;
+    inputs.steps[k] = step;
   }
+}
+
+Inputs inputs_of(const std::uint16_t* activations, std::size_t depth, Activations kind) {
+  Inputs inputs{std::vector<double>(depth), {}, std::vector<double>(depth)};
+  for (std::size_t k = 0; k < depth; ++k) inputs.exact[k] = static_cast<double>(from_bf16(activations[k]));
+  inputs.used = inputs.exact;
+  if (kind == Activations::kBf16) return inputs;
+  const std::size_t together = kind == Activations::kInt8 ? depth : kGroup;
+  for (std::size_t k = 0; k < depth; k += together) round_inputs(activations, k, k + together, inputs);
   return inputs;
 }
 
@@ -50,6 +59,7 @@ Expected expect(std::span<const double> weights, const Inputs& inputs, Activatio
   double input_sum = 0;
   double largest = 0;
   double variance = 0;
+  double stepped = 0;
   for (std::size_t k = 0; k < weights.size(); ++k) {
     const double term = weights[k] * inputs.used[k];
     variance += term * term;
@@ -58,17 +68,19 @@ Expected expect(std::span<const double> weights, const Inputs& inputs, Activatio
     unrounded += weights[k] * inputs.exact[k];
     terms += weight * std::fabs(inputs.used[k]);
     weight_sum += weight;
+    stepped += weight * inputs.steps[k];
     input_sum += std::fabs(inputs.used[k]);
     largest = std::max(largest, weight);
   }
   const auto depth = static_cast<double>(weights.size());
-  const double roundings = kind == Activations::kInt8 ? 3 + depth / kGroup : 4 + depth + depth / kGroup;
-  const double flushed =
-      kind == Activations::kInt8 ? 0 : kLeastNormal * (weight_sum + (1 + largest) * (input_sum + 2 * depth));
+  const bool whole = kind != Activations::kBf16;
+  const double roundings = whole ? 3 + depth / kGroup : 4 + depth + depth / kGroup;
+  double flushed = whole ? 0 : kLeastNormal * (weight_sum + (1 + largest) * (input_sum + 2 * depth));
+  if (kind == Activations::kInt8Groups) flushed = kLeastDenormal * depth / kGroup;
   // The last is float32's own least step: an output may be denormal.
-  const double bound = roundings * kUnit * terms + flushed + 0x1p-149;
-  const double rounding = weight_sum * inputs.step * (0.5 + 0x1p-16) + bound;
-  return {value, bound, unrounded, rounding, variance, flushed + 0x1p-149};
+  const double bound = roundings * kUnit * terms + flushed + kLeastDenormal;
+  const double rounding = stepped * (0.5 + 0x1p-16) + bound;
+  return {value, bound, unrounded, rounding, variance, flushed + kLeastDenormal};
 }
 
 }  // namespace

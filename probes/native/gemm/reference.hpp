@@ -16,7 +16,8 @@ namespace k3gate::gemm {
 // `bound`, with u = 2^-24 and T = sum of |weight x activation|:
 //   INT8   whole numbers are exact; turned to float32, scaled by row and by token, and added over at most
 //   depth / 32
-//          segments: (3 + depth / 32) u T
+//          segments: (3 + depth / 32) u T; by groups of 32 too, with one least step of float32 a group
+//          besides
 //   BF16   a product of two BF16 is exact in float32; at most as many roundings as terms, segments and
 //   scaling:
 //          (depth + depth / 32 + 4) u T, and what flushing denormals takes, as tiles and vdpbf16ps do
@@ -27,7 +28,7 @@ struct Expected {
   double
       rounding;  // how far rounding the activations may take `value` from it: sum of |weight| x max|x| / 254
   double variance;  // of a sum of such terms with random signs
-  double flushed;   // what flushing denormals takes at most
+  double flushed;   // what flushing denormals, or rounding to them, takes at most
 };
 
 // One row of weights against all tokens. `activations`: BF16 [tokens, weights.size()].

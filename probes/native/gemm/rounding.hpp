@@ -21,4 +21,23 @@ inline std::uint16_t to_bf16(float value) {
   return static_cast<std::uint16_t>((bits + 0x7fffU + (bits >> 16 & 1U)) >> 16);
 }
 
+// From FP16, which float32 holds exactly.
+inline float from_half(std::uint16_t bits) {
+  constexpr std::uint32_t kInfinity = 0x7c00;
+  const std::uint32_t magnitude = bits & 0x7fffU;
+  const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000U) << 16;
+  if (magnitude >= kInfinity) return std::bit_cast<float>(sign | 0x7f800000U | (magnitude - kInfinity) << 13);
+  // Exponents of float32 lie 112 higher; as a product also the denormal ones come right.
+  return std::bit_cast<float>(sign | magnitude << 13) * 0x1p112F;
+}
+
+// What Q8_0 wants of 32 activations besides their bytes.
+struct ActivationGroup {
+  float scale;         // max|x| / 127
+  std::int32_t start;  // what the sum of products begins with
+};
+
+// Of a token's activations for a block of Q8_0: 64 bytes, then two groups.
+inline constexpr std::size_t kScaledInputs = 64 + 2 * sizeof(ActivationGroup);
+
 }  // namespace k3gate::gemm

@@ -1,6 +1,7 @@
 #include "weights.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -40,6 +41,19 @@ float float_at(const std::byte* values, std::size_t index) {
   float value = 0;
   std::memcpy(&value, values + 4 * index, 4);
   return value;
+}
+
+// By arithmetic on the fields of FP16, as kernels convert by instructions or by bits.
+double half_at(const std::byte* values) {
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, values, sizeof bits);
+  const int exponent = bits >> 10 & 31;
+  const int fraction = bits & 1023;
+  const double sign = bits >> 15 == 0 ? 1.0 : -1.0;
+  if (exponent == 31)
+    return fraction == 0 ? sign * std::numeric_limits<double>::infinity()
+                         : std::numeric_limits<double>::quiet_NaN();
+  return sign * std::ldexp(exponent == 0 ? fraction : 1024 + fraction, std::max(exponent, 1) - 25);
 }
 
 unsigned code_at(const Source& source, std::size_t row, std::size_t column) {
@@ -229,6 +243,31 @@ void pack_bf16(const Source& source, std::size_t tile, std::vector<std::byte>& o
   }
 }
 
+void pack_q8_0(const Source& source, std::size_t tile, std::vector<std::byte>& out) {
+  const std::size_t groups = source.depth / kGroup;
+  const std::size_t at = out.size();
+  out.resize(at + up(source.depth, kScaledDepth) * kScaledBlockBytes);
+  for (std::size_t i = 0; i < kTileRows && tile * kTileRows + i < source.rows; ++i) {
+    const std::byte* from = source.values + (tile * kTileRows + i) * groups * kStoredGroup;
+    for (std::size_t group = 0; group < groups; ++group, from += kStoredGroup) {
+      const std::size_t half = group % (kScaledDepth / kGroup);
+      std::byte* const block = out.data() + at + group / (kScaledDepth / kGroup) * kScaledBlockBytes;
+      std::memcpy(block + kBlockBytes + (half * kTileRows + i) * kHalfBytes, from, kHalfBytes);
+      for (std::size_t k = 0; k < kGroup; ++k)
+        block[place_in_block(i, half * kGroup + k)] = from[kHalfBytes + k] ^ std::byte{kRaised};
+    }
+  }
+}
+
+void unpack_q8_0(const std::byte* tile, std::size_t row, std::vector<double>& values) {
+  for (std::size_t k = 0; k < values.size(); ++k) {
+    const std::byte* const block = tile + k / kScaledDepth * kScaledBlockBytes;
+    const std::size_t inside = k % kScaledDepth;
+    const double scale = half_at(block + kBlockBytes + (inside / kGroup * kTileRows + row) * kHalfBytes);
+    values[k] = scale * (static_cast<int>(byte_at(block, place_in_block(row, inside))) - int{kRaised});
+  }
+}
+
 void unpack_codes(const std::byte* tile, std::size_t row, std::vector<double>& values) {
   for (SegmentHead head{}; head.last == 0;) {
     std::memcpy(&head, tile, sizeof head);
@@ -255,17 +294,41 @@ std::string_view name_of(Format format) {
       return "mxfp4";
     case Format::kInt8:
       return "int8";
+    case Format::kQ8_0:
+      return "q8_0";
     case Format::kBf16:
       break;
   }
   return "bf16";
 }
 
-double format_bytes(Format format, std::size_t rows, std::size_t depth) {
-  const double weights = static_cast<double>(rows) * static_cast<double>(depth);
-  if (format == Format::kMxfp4) return weights * 17 / 32;
-  if (format == Format::kInt8) return weights + 4 * static_cast<double>(rows);
+std::span<const Format> formats() {
+  static constexpr std::array kAll = {Format::kMxfp4, Format::kInt8, Format::kBf16, Format::kQ8_0};
+  return kAll;
+}
+
+std::size_t value_bytes(Format format, std::size_t rows, std::size_t depth) {
+  const std::size_t weights = rows * depth;
+  switch (format) {
+    case Format::kMxfp4:
+      return weights / 2;
+    case Format::kInt8:
+      return weights;
+    case Format::kQ8_0:
+      return weights / kGroup * kStoredGroup;
+    case Format::kBf16:
+      break;
+  }
   return 2 * weights;
+}
+
+std::size_t scale_bytes(Format format, std::size_t rows, std::size_t depth) {
+  if (format == Format::kMxfp4) return rows * depth / kGroup;
+  return format == Format::kInt8 ? rows * sizeof(float) : 0;
+}
+
+double format_bytes(Format format, std::size_t rows, std::size_t depth) {
+  return static_cast<double>(value_bytes(format, rows, depth) + scale_bytes(format, rows, depth));
 }
 
 std::vector<std::byte> pack(const Source& source, std::vector<std::size_t>& tiles) {
@@ -284,6 +347,9 @@ std::vector<std::byte> pack(const Source& source, std::vector<std::size_t>& tile
       case Format::kBf16:
         pack_bf16(source, tile, out);
         break;
+      case Format::kQ8_0:
+        pack_q8_0(source, tile, out);
+        break;
     }
     tiles.push_back(out.size());
   }
@@ -296,6 +362,10 @@ std::vector<double> unpack_row(const Packed& packed, std::size_t row) {
   const std::size_t inside = row % kTileRows;
   if (packed.format == Format::kMxfp4) {
     unpack_codes(tile, inside, values);
+    return values;
+  }
+  if (packed.format == Format::kQ8_0) {
+    unpack_q8_0(tile, inside, values);
     return values;
   }
   const bool bytes = packed.format == Format::kInt8;
@@ -329,6 +399,11 @@ std::vector<double> source_row(const Source& source, std::size_t row) {
       case Format::kBf16:
         values[k] = from_bf16(source.values, row * source.depth + k);
         break;
+      case Format::kQ8_0: {
+        const std::byte* const group = source.values + (row * source.depth + k) / kGroup * kStoredGroup;
+        values[k] = half_at(group) * static_cast<std::int8_t>(group[kHalfBytes + k % kGroup]);
+        break;
+      }
     }
   }
   return values;

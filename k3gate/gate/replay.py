@@ -1,0 +1,171 @@
+"""What the decode replay proves of a target's rate, and of uneven routing. Pure."""
+
+from __future__ import annotations
+
+from attrs import evolve
+
+from k3gate.analysis import replay
+from k3gate.analysis.replay import Prediction, SelfTest
+from k3gate.gate import hardware
+from k3gate.gate.judgement import Judgement, unproven
+from k3gate.gate.targets import Target
+from k3gate.records import Bound, Interval, RunRecord, State, Verdict
+from k3gate.units import listed, significant
+
+LEAST_UNDER_SKEW = 0.7
+"""Of the rate under uniform routing: ours."""
+PROBE = "replay"
+_ON_THE_MACHINE = "Measure on the bare machine, without limits on CPUs and memory."
+
+
+def reaches(record: RunRecord, target: Target) -> Judgement:
+    """The predicted rate of the whole model against the target's. A pass needs a prediction that was itself tested."""
+    wanted = target.decode_tokens_per_s or 0.0
+    bound = Bound(wanted, None)
+    base = replay.base_of(replay.steps(record))
+    if base is None:
+        return _none(record, bound)
+    prediction = predicted(record, target)
+    if prediction is None:
+        return unproven(
+            f"The run replayed the trunk as {base.label('trunk')}, and the target lays it out as {target.trunk}: "
+            "nothing follows from one for the other.",
+            (base.key,),
+            remedy=f"Run `k3gate run --trunk {target.trunk}`.",
+        )
+    tests = replay.self_tests(record)
+    told = f"The replay predicts {told_interval(prediction.interval)} a sequence, {significant(wanted)} are asked"
+    judged = Judgement(
+        Verdict.UNPROVEN,
+        told,
+        prediction.middle,
+        prediction.interval,
+        "tokens/s",
+        bound,
+        _evidence(prediction, tests),
+    )
+    verdict, why, remedy = _decide(prediction, tests, wanted, target)
+    doubt = hardware.doubt(record.inventory)
+    if doubt is not None:
+        return _with(
+            judged,
+            Verdict.UNPROVEN,
+            f"No evidence about the hardware: {doubt}. {told}; {why}.",
+            _ON_THE_MACHINE,
+        )
+    part = hardware.incomplete(record.inventory) if verdict is Verdict.FAIL else None
+    if part is not None:
+        return _with(judged, Verdict.UNPROVEN, f"Not the whole machine: {part.reason}. {told}.", part.remedy)
+    return _with(judged, verdict, f"{told}; {why}.", remedy)
+
+
+def _decide(
+    prediction: Prediction, tests: tuple[SelfTest, ...], wanted: float, target: Target
+) -> tuple[Verdict, str, str | None]:
+    """(verdict, why, remedy where it is not the criterion's own)."""
+    standard = "Run `k3gate run --profile standard`, which holds the prediction against itself."
+    if prediction.high < wanted:
+        return Verdict.FAIL, "even the upper end is below that", None
+    if prediction.base.rate.state is State.UNSTABLE:
+        return Verdict.UNPROVEN, f"its figures are unstable ({prediction.base.rate.reason})", None
+    if not prediction.narrow:
+        return Verdict.UNPROVEN, "the interval is wider than a factor of 2", None
+    missed = [one for one in tests if not one.inside]
+    if missed:
+        names = listed(_miss(one) for one in missed)
+        return Verdict.UNPROVEN, f"the prediction failed its own test ({names})", None
+    if prediction.low < wanted:
+        return Verdict.UNPROVEN, "the interval holds both", None
+    if target.trunk == "gpu":
+        why = "of what CPU memory does alone: GPUs and their links, which hold the trunk, take time besides"
+        return Verdict.UNPROVEN, why, "Measure a running runtime."
+    if not tests:
+        return Verdict.UNPROVEN, "the prediction was not held against itself in this run", standard
+    return (
+        Verdict.PASS,
+        f"it fell true for {listed(one.case.outcome.case for one in tests)} of the same run",
+        None,
+    )
+
+
+def _miss(test: SelfTest) -> str:
+    return (
+        f"{test.case.outcome.case}: {significant(test.case.tokens_per_s)} measured, "
+        f"{told_interval(test.predicted.interval)} predicted"
+    )
+
+
+def uneven(record: RunRecord) -> Judgement:
+    """Uneven routing against uniform routing, of the same miniature."""
+    found = replay.skew(record)
+    bound = Bound(LEAST_UNDER_SKEW, None)
+    if found is None:
+        return _none(record, bound)
+    told = (
+        f"With skew {found.uneven.label('skew')} and reuse {found.uneven.label('reuse')} the replay keeps "
+        f"{significant(found.ratio)} of its rate under uniform routing ({significant(found.interval[0])} to "
+        f"{significant(found.interval[1])})"
+    )
+    judged = Judgement(
+        Verdict.UNPROVEN,
+        f"{told}.",
+        found.ratio,
+        found.interval,
+        "1",
+        bound,
+        (found.uneven.key, found.uniform.key),
+    )
+    doubt = hardware.doubt(record.inventory)
+    if doubt is not None:
+        reason = f"No evidence about the hardware: {doubt}. Measured: {told}."
+        return _with(judged, Verdict.UNPROVEN, reason, _ON_THE_MACHINE)
+    if found.interval[1] < LEAST_UNDER_SKEW:
+        return _with(judged, Verdict.FAIL, f"{told}.")
+    if found.interval[0] < LEAST_UNDER_SKEW:
+        return _with(judged, Verdict.UNPROVEN, f"{told}: too noisy.")
+    return _with(judged, Verdict.PASS, f"{told}.")
+
+
+def instead(record: RunRecord, target: Target) -> str | None:
+    """A sentence for step 4, marked as replay, where no runtime was driven; None where the run has no replay."""
+    prediction = predicted(record, target)
+    if prediction is None:
+        return None
+    return (
+        f"Of a replay, not of a runtime: {told_interval(prediction.interval)} a sequence are to be expected of kernels "
+        "as good as k3gate's own."
+    )
+
+
+def predicted(record: RunRecord, target: Target) -> Prediction | None:
+    """The prediction for a target; None where no replayed case says anything of it."""
+    return replay.for_target(record, target.trunk, target.context, target.decode_batch)
+
+
+def told_interval(interval: Interval) -> str:
+    """ "3.1 to 4.4 tokens/s"."""
+    return f"{significant(interval[0])} to {significant(interval[1])} tokens/s"
+
+
+def _evidence(prediction: Prediction, tests: tuple[SelfTest, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys([prediction.base.key, *(one.case.key for one in tests)]))
+
+
+def _with(judged: Judgement, verdict: Verdict, reason: str, remedy: str | None = None) -> Judgement:
+    return evolve(judged, verdict=verdict, reason=reason, remedy=remedy)
+
+
+def _none(record: RunRecord, bound: Bound) -> Judgement:
+    """Why the run holds no such replay."""
+    told = [
+        f"{o.case}: {o.reason}"
+        for o in record.outcomes
+        if o.probe == PROBE and o.reason and not _good(o.state)
+    ]
+    told += [f"{one.case}: left out, {one.reason}" for one in record.run.left_out if one.probe == PROBE]
+    because = f" ({told[0]})" if told else ""
+    return Judgement(Verdict.UNPROVEN, f"Not replayed in this run{because}.", bound=bound)
+
+
+def _good(state: State) -> bool:
+    return state in (State.OK, State.UNSTABLE)

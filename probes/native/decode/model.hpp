@@ -1,0 +1,190 @@
+// The layers of a miniature: its matrices and vectors by their released names, states and caches, and where
+// each lies. No Python here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "matrix.hpp"
+#include "memory.hpp"
+#include "shape.hpp"
+
+namespace k3gate::decode {
+
+// Rows of a cache lie in turns of so many on each node.
+inline constexpr std::size_t kCacheRun = 64;
+
+// A short tensor, with a copy on each node.
+struct Vec {
+  std::size_t count = 0;
+  std::vector<float> values;
+  std::vector<Place> places;
+  std::vector<float*> at;  // of each node
+};
+
+struct Mix {  // of AttnRes: norm and proj, and their product, which is what is used
+  Vec norm, proj, both;
+};
+
+struct Kda {
+  Matrix proj;  // q, k, v and gate of each head in turns, then what decays come from, then betas
+  Matrix f_b;
+  Matrix out;
+  Vec taps[3];
+  Vec bias, a_log, steepness, norm;
+  std::vector<Place> states;  // of each node: [sequence][head of the node][dim][dim]
+  std::vector<Place> pasts;   // [sequence][head of the node][q, k, v][convolution - 1][dim]
+};
+
+struct Mla {
+  Matrix proj;  // query's low rank; cache's row; gate
+  Vec query_norm, cache_norm;
+  Matrix q_b;
+  Matrix k_b;  // [heads x rank, dim]
+  Matrix v_b;  // [heads x dim, rank]
+  Matrix out;
+  std::vector<Place> caches;  // of each node: BF16 [sequence][rows of the node][rank + rest]
+};
+
+struct Mlp {
+  Matrix gate_up;
+  Matrix down;
+};
+
+struct Moe {
+  Matrix router;
+  Vec bias, norm;
+  Matrix latent_down, latent_up;
+  std::optional<Mlp> shared;
+  std::vector<std::vector<std::optional<Mlp>>> experts;  // of each group of threads: [expert]
+};
+
+struct Layer {
+  Vec attention_norm, mlp_norm;
+  Mix attention_mix, mlp_mix;
+  std::optional<Kda> kda;
+  std::optional<Mla> mla;
+  std::optional<Mlp> dense;
+  std::optional<Moe> moe;
+};
+
+// Which thread lies where. Threads are numbered node after node.
+struct Threads {
+  explicit Threads(const Setup& setup);
+
+  std::vector<std::size_t> node;   // of each thread
+  std::vector<std::size_t> first;  // thread of each node; one more
+  std::vector<std::size_t> home;   // of each row that is worked on, by turns of nodes
+  std::vector<int> cpus;
+
+  std::size_t count() const { return node.size(); }
+  std::size_t nodes() const { return first.size() - 1; }
+  std::size_t of_node(std::size_t n) const { return first[n + 1] - first[n]; }
+};
+
+struct TensorInfo {
+  std::string name;
+  std::string format;
+  std::size_t rows;
+  std::size_t depth;
+};
+
+class Model {
+ public:
+  // Plans alone; `allocate` takes memory.
+  explicit Model(const Setup& setup);
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  const Setup& setup() const { return setup_; }
+  const Threads& threads() const { return threads_; }
+  Memory& memory() { return memory_; }
+  const Memory& memory() const { return memory_; }
+  // Groups of threads that each execute experts of their own.
+  std::size_t groups() const { return groups_; }
+
+  void allocate();
+  // Whose random numbers depend on the setup's seed alone. By one thread of the team; all have to.
+  void fill(std::size_t thread) const;
+  // The short tensors, once; makes the tiles that `fill` copies.
+  void prepare_fill();
+
+  std::vector<TensorInfo> tensors() const;
+  // As a checkpoint stores them; throws std::invalid_argument.
+  void load(const std::string& name, const std::string& format, const std::byte* data, std::size_t bytes,
+            const std::byte* scales, std::size_t scale_bytes);
+  // Row by row what lies in memory.
+  std::vector<float> weights(const std::string& name) const;
+  // The first tensor that was not loaded, or "".
+  std::string missing() const;
+
+  std::vector<Layer> layers;
+  Mix output_mix;
+  Vec norm;
+  Matrix head;
+  // Heads of KDA that belong to each node's threads; one more.
+  std::vector<std::size_t> first_head;
+  std::size_t cache_rows;  // of each node and sequence
+
+  // One row of the embedding, as float32.
+  void embed(std::size_t token, float* to) const;
+
+ private:
+  struct Piece {
+    Matrix* matrix;
+    std::size_t piece;
+  };
+  struct Found {
+    std::vector<Piece> pieces;  // where the tensor lies, once or on each node
+    Vec* vec = nullptr;
+    Mix* mix = nullptr;  // to be made again
+    Kda* kda = nullptr;
+    Mla* key_value = nullptr;
+    bool embedding = false;
+    TensorInfo info;
+  };
+  template <class Visit>
+  void visit(const Visit& visit) const;
+  std::optional<Found> find(const std::string& name) const;
+  Vec take_vec(std::size_t count);
+  Mix take_mix();
+  Matrix take(gemm::Format format, std::size_t depth, const std::shared_ptr<const Order>& order, Part part,
+              std::size_t unit, std::size_t cut = 0);
+  Matrix take_whole(std::size_t depth, const std::shared_ptr<const Order>& order, std::size_t pool,
+                    std::uint64_t key);
+  Kda take_kda();
+  Mla take_mla();
+  Moe take_moe();
+  Mlp take_mlp(std::size_t inner, Part part);
+  template <class Do>
+  void each_matrix(const Do& act);
+  template <class Do>
+  void each_vec(const Do& act);
+  void set(Vec& vec, std::vector<float> values) const;
+  void set_mix(Mix& mix) const;
+  void set_steepness(Kda& kda) const;
+  void load_key_value(Mla& mla, const gemm::Source& source);
+  void load_embedding(const gemm::Source& source);
+
+  Setup setup_;
+  Threads threads_;
+  Memory memory_;
+  std::size_t groups_;
+  std::vector<std::size_t> pools_;  // of weights of each thread
+  std::uint64_t next_key_ = 1;
+  struct Orders {
+    std::shared_ptr<const Order> kda_proj, across, hidden, mla_proj, q_b, k_b, v_b, router, width, shared,
+        dense, expert, vocabulary;
+  } orders_;
+  Place embedding_;
+  std::size_t embedding_row_ = 0;  // bytes
+  std::vector<std::unique_ptr<Filler>> fillers_;
+  std::vector<std::string> loaded_;
+  bool filled_ = false;
+};
+
+}  // namespace k3gate::decode

@@ -1,0 +1,179 @@
+"""What the decode replay plans on synthetic machines: the base case, one factor at a time, what finds no room."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from array import array
+from typing import Any
+
+import attrs
+import pytest
+
+from k3gate.model import k3
+from k3gate.probes import decode_plan, decode_replay
+from k3gate.probing.contract import Planned
+from k3gate.records import Case, Inventory, Profile, Routing
+
+QUICK, STANDARD = Profile("quick", 180.0), Profile("standard", 1200.0)
+
+
+def plan_of(inventory: Inventory, profile: Profile = STANDARD, path: str = "generic") -> Planned:
+    return decode_plan.plan("replay", inventory, profile, path)
+
+
+def named(planned: Planned) -> dict[str, Case]:
+    return {case.name: case for case in planned.cases}
+
+
+def left(planned: Planned) -> dict[str, str]:
+    return {one.case: one.reason for one in planned.left_out}
+
+
+def with_memory(inventory: Inventory, size: int) -> Inventory:
+    """The same machine with so many bytes that may be used, which its nodes have and are free."""
+    nodes = tuple(
+        attrs.evolve(
+            node, memory_bytes=size // len(inventory.numa.nodes), free_bytes=size // len(inventory.numa.nodes)
+        )
+        for node in inventory.numa.nodes
+    )
+    return attrs.evolve(
+        inventory,
+        numa=attrs.evolve(inventory.numa, nodes=nodes),
+        memory=attrs.evolve(inventory.memory, total_bytes=size, available_bytes=size),
+        limits=attrs.evolve(inventory.limits, usable_memory_bytes=size),
+    )
+
+
+def test_a_short_profile_holds_the_base_case_and_says_what_it_leaves_out(make_inventory: Any) -> None:
+    planned = plan_of(make_inventory("bare_metal"), QUICK)
+    assert set(named(planned)) == {"base"}
+    assert {"trunk.*", "placement.*", "batch.*", "context.*", "routing.*", "deep"} <= set(left(planned))
+    [case] = planned.cases
+    assert case.seconds * case.rounds < 60
+    smoke = plan_of(make_inventory("bare_metal"), Profile("smoke", 20.0))
+    assert not smoke.cases and "--profile quick" in left(smoke)["*"]
+
+
+def test_each_case_changes_one_factor_of_the_base_case(make_inventory: Any) -> None:
+    cases = named(plan_of(make_inventory("bare_metal")))
+    base = cases["base"].labels
+    factors = ("trunk", "placement", "batch", "context", "routing", "pages", "layers")
+    for name, case in cases.items():
+        if name == "base":
+            continue
+        differing = {key for key in factors if case.labels[key] != base[key]}
+        assert differing == ({"layers"} if name == "deep" else {name.split(".")[0]}), name
+    assert {
+        "deep",
+        "routing.uniform",
+        "batch.4",
+        "context.0",
+        "context.32768",
+        "trunk.gpu",
+        "pages.small",
+    } <= set(cases)
+    assert {"placement.interleaved", "placement.replicated", "placement.single"} <= set(cases)
+    assert cases["deep"].labels["layers"] == 2 * base["layers"]
+
+
+def test_the_miniature_has_true_widths_and_the_true_mix_of_layers(make_inventory: Any) -> None:
+    setup = decode_replay.setup_of(named(plan_of(make_inventory("bare_metal")))["base"].parameters)
+    shape = setup.shape
+    assert (shape.hidden, shape.width, shape.inner, shape.used) == (
+        k3.HIDDEN,
+        k3.EXPERT_WIDTH,
+        k3.EXPERT_INTERMEDIATE,
+        k3.EXPERTS_PER_TOKEN,
+    )
+    assert (shape.heads, shape.head_dim, shape.router_rows, shape.layers % 4) == (
+        k3.HEADS,
+        k3.HEAD_DIM,
+        k3.EXPERTS,
+        0,
+    )
+    assert [node for node, _ in setup.node_cpus] == [0, 1] and setup.placement == "owner"
+
+
+@pytest.mark.parametrize(("batch", "experts"), [(1, 32), (2, 64), (4, 125), (16, 449)])
+def test_a_layer_holds_twice_the_experts_that_the_whole_model_would_touch(batch: int, experts: int) -> None:
+    assert decode_plan.least_experts(batch) == pytest.approx(experts, abs=1)
+
+
+def test_a_batch_that_memory_has_no_room_for_is_not_run_with_the_sum(make_inventory: Any) -> None:
+    planned = plan_of(with_memory(make_inventory("bare_metal"), 20 * 10**9))
+    assert "batch.4" in named(planned)
+    reason = left(planned)["batch.32"]
+    assert "4 layers of 786 experts are 55.5 GB" in reason and "more than the 18.0 GB" in reason
+
+
+def test_in_eight_gigabytes_the_trunk_is_quantized_and_bf16_is_not_run(make_inventory: Any) -> None:
+    # Of 8 GB the system itself takes a part.
+    machine = with_memory(make_inventory("vm"), 7_400_000_000)
+    planned = plan_of(machine, attrs.evolve(STANDARD, trunk="bf16"))
+    assert named(planned)["base"].labels["trunk"] == "q8_0"
+    assert "the trunk in bf16" in left(planned)["trunk.bf16"]
+
+
+def test_the_trunk_that_is_asked_for_is_taken_where_there_is_room(make_inventory: Any) -> None:
+    for trunk in ("bf16", "gpu", "mxfp4"):
+        assert (
+            named(plan_of(make_inventory("bare_metal"), attrs.evolve(STANDARD, trunk=trunk)))["base"].labels[
+                "trunk"
+            ]
+            == trunk
+        )
+
+
+def test_experts_and_a_step_are_far_beyond_large_caches(make_inventory: Any) -> None:
+    inventory = make_inventory("bare_metal")
+    caches = tuple(
+        attrs.evolve(cache, bytes=1100 << 20) if cache.level == 3 else cache for cache in inventory.cpu.caches
+    )
+    inventory = attrs.evolve(inventory, cpu=attrs.evolve(inventory.cpu, caches=caches))
+    case = named(plan_of(inventory))["base"]
+    held = int(case.labels["cache_bytes"] or 0)
+    assert held > 2 << 30
+    assert case.parameters["routed_bytes"] >= 4 * held
+    step = decode_plan.step_bytes(str(case.labels["trunk"]), int(case.labels["layers"] or 0), 1, 0)
+    assert step >= 2 * held
+
+
+def test_one_node_has_no_placements_to_compare(make_inventory: Any) -> None:
+    planned = plan_of(make_inventory("vm"))
+    assert named(planned)["base"].labels["placement"] == "single"
+    assert "one node" in left(planned)["placement.*"]
+
+
+def ids_of(case: Case) -> array[int]:
+    found = array("h")
+    found.frombytes(zlib.decompress(base64.b64decode(case.parameters["ids"])))
+    return found
+
+
+def test_routing_is_stated_and_within_what_a_layer_holds(make_inventory: Any) -> None:
+    case = named(plan_of(make_inventory("bare_metal")))["base"]
+    ids = ids_of(case)
+    assert len(ids) == decode_plan.STEPS * case.labels["layers"] * 16  # type: ignore[operator]
+    assert min(ids) >= 0 and max(ids) < case.labels["experts"]  # type: ignore[operator]
+    assert case.labels["reuse"] == pytest.approx(0.295, abs=0.01)
+    assert case.labels["skew"] > 2  # type: ignore[operator]
+    uniform = named(plan_of(make_inventory("bare_metal")))["routing.uniform"]
+    assert uniform.labels["skew"] < case.labels["skew"]  # type: ignore[operator]
+
+
+def test_a_trace_is_replayed_with_its_own_reuse(make_inventory: Any) -> None:
+    import numpy as np
+
+    from k3gate.model.routing import synthesis
+
+    trace = synthesis.synthesize(200, 3, 48, 6, reuse=0.5, skew=4.0, seed=3).trace
+    ids = trace.experts.astype("<i2").tobytes()
+    routing = Routing("a test's trace", "sha256:0", trace.tokens, 3, 6, 48, trace.starts, ids)
+    cases = named(plan_of(make_inventory("bare_metal"), attrs.evolve(STANDARD, routing=routing)))
+    assert cases["base"].labels["routing"] == "trace"
+    assert cases["base"].labels["reuse"] == pytest.approx(0.5, abs=0.05)
+    assert "routing.model" in cases
+    assert "by the trace" in cases["base"].title
+    assert len(np.unique(ids_of(cases["base"]))) > 16
