@@ -71,6 +71,7 @@ bench: $(VENV)/.developing
 	$(BIN)/python benchmarks/checksums.py
 	$(BIN)/python benchmarks/conversions.py
 	$(BIN)/python benchmarks/inspections.py
+	$(BIN)/python benchmarks/monitor.py
 	$(BIN)/python benchmarks/command_times.py
 
 clean:

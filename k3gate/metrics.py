@@ -268,6 +268,124 @@ STEAL_SHARE = _metric(
     exact=True,
 )
 
+# What the monitor of a run gives: circumstances of the machine, each of one sitting.
+ERRORS_CORRECTED = _metric(
+    "machine.errors.corrected",
+    "1",
+    Better.LOWER,
+    "Errors that were corrected during the run",
+    "rise of the counters of memory controllers, PCIe devices, machine checks or drives from before the first worker "
+    "to after the last",
+    exact=True,
+)
+ERRORS_UNCORRECTED = _metric(
+    "machine.errors.uncorrected",
+    "1",
+    Better.LOWER,
+    "Errors that could not be corrected during the run",
+    "as of the corrected ones",
+    exact=True,
+)
+THROTTLE_EVENTS = _metric(
+    "machine.throttle.events",
+    "1",
+    Better.LOWER,
+    "Throttling during the run",
+    "rise of the counters of processors, and of the throttled seconds and events of drives",
+    exact=True,
+)
+TEMPERATURE_HIGHEST = _metric(
+    "machine.temperature.highest",
+    "degC",
+    Better.LOWER,
+    "Highest temperature during the run",
+    "the highest reading of a sensor; a value that cannot be true is none",
+    exact=True,
+)
+TEMPERATURE_ROOM = _metric(
+    "machine.temperature.room",
+    "degC",
+    Better.HIGHER,
+    "Distance of the highest temperature to the sensor's limit",
+    "the lower of the limits that the sensor tells, less its highest reading",
+    exact=True,
+)
+POWER_MEAN = _metric(
+    "machine.power.mean",
+    "W",
+    Better.NEITHER,
+    "Mean power while cases ran",
+    "the mean over the time of all rounds; of processors the rise of an energy counter divided by the time",
+    exact=True,
+)
+POWER_HIGHEST = _metric(
+    "machine.power.highest",
+    "W",
+    Better.NEITHER,
+    "Highest power during the run",
+    "the highest reading",
+    exact=True,
+)
+PROCESS_SHARE = _metric(
+    "machine.process.cpu_share",
+    "1",
+    Better.LOWER,
+    "Share of CPU time that a process of others took",
+    "CPU seconds of processes of one name, divided by the CPU seconds that all online CPUs had",
+    exact=True,
+)
+LOAD = _metric(
+    "machine.load",
+    "1",
+    Better.LOWER,
+    "Load average over the last minute, before and after",
+    "processes that run or wait for a drive, on average; that after the run holds its own load too",
+    exact=True,
+)
+DISK_OTHER = _metric(
+    "machine.disk.other_rate",
+    "B/s",
+    Better.LOWER,
+    "Traffic of drives that was not ours",
+    "bytes that all drives moved less those that this run moved, divided by its wall time",
+    exact=True,
+)
+MONITOR_CPU = _metric(
+    "machine.monitor.cpu_share",
+    "1",
+    Better.LOWER,
+    "CPU time of the monitor, as a share of one core",
+    "CPU seconds of its threads divided by the wall time",
+    exact=True,
+)
+MONITOR_LATENESS = _metric(
+    "machine.monitor.lateness",
+    "s",
+    Better.LOWER,
+    "How late a source was read at worst",
+    "start of the latest reading less its point on the grid",
+    exact=True,
+)
+MONITOR_MISSED = _metric(
+    "machine.monitor.missed",
+    "1",
+    Better.LOWER,
+    "Points of the grid that a source missed",
+    "points that passed while it was being read",
+    exact=True,
+)
+MONITOR_FAILED = _metric(
+    "machine.monitor.failed",
+    "1",
+    Better.LOWER,
+    "Readings of a source that failed",
+    "readings that gave no value",
+    exact=True,
+)
+declare(ERRORS_CORRECTED, ERRORS_UNCORRECTED, THROTTLE_EVENTS, TEMPERATURE_HIGHEST, TEMPERATURE_ROOM)
+declare(POWER_MEAN, POWER_HIGHEST, PROCESS_SHARE, LOAD, DISK_OTHER)
+declare(MONITOR_CPU, MONITOR_LATENESS, MONITOR_MISSED, MONITOR_FAILED)
+
 declare(MEMORY_WRITE, MEMORY_COPY, MEMORY_TRIAD)
 declare(CORE_CLOCK)
 declare(MEMORY_READ, EXPERT_READ, LATENCY_IDLE, LATENCY_LOADED, UNDER_LOAD)

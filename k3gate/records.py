@@ -555,6 +555,217 @@ class Limits:
 
 
 @frozen
+class PcieLink:
+    """The PCIe link of a device, now and at best: the lower of what the device and the port above it can.
+
+    Rates of a lane in GT/s, of the link in B/s and in one direction, after its line code and before packets.
+    """
+
+    address: str
+    gt_per_s: float | None = None
+    width: int | None = None
+    best_gt_per_s: float | None = None
+    best_width: int | None = None
+    bytes_per_s: float | None = None
+    best_bytes_per_s: float | None = None
+
+
+@frozen
+class DriveHealth:
+    """What the SMART log of an NVMe drive tells. Temperatures in degC; counts and seconds over the drive's life.
+
+    `light_*`, `heavy_*`: how often and how long the drive slowed itself down, by its first and second limit;
+    `warning_seconds`, `critical_seconds`: in steps of a minute, how long it was hotter than these limits.
+    """
+
+    temperature: float | None = None
+    sensors: Mapping[str, float] = field(factory=dict)
+    warning_seconds: int | None = None
+    critical_seconds: int | None = None
+    light_throttles: int | None = None
+    light_throttle_seconds: int | None = None
+    heavy_throttles: int | None = None
+    heavy_throttle_seconds: int | None = None
+    media_errors: int | None = None
+    used_percent: int | None = None
+    spare_percent: int | None = None
+    critical_warning: int | None = None
+
+
+@frozen
+class Drive:
+    """A drive as the kernel shows it; no serial number. `id`: its place, the same after each start.
+
+    `kind`: nvme, sata, sas, scsi, virtio, xen, mmc, pmem, or other. `node` None: the firmware does not tell.
+    `largest_io_bytes`: what the kernel hands to the drive at once. `discard_bytes` 0: it cannot.
+    """
+
+    id: str
+    name: str
+    number: str | None = None
+    kind: str = "other"
+    controller: str | None = None
+    transport: str | None = None
+    vendor: str | None = None
+    model: str | None = None
+    firmware: str | None = None
+    bytes: int | None = None
+    node: int | None = None
+    link: PcieLink | None = None
+    rotational: bool | None = None
+    removable: bool | None = None
+    read_only: bool | None = None
+    state: str | None = None
+    scheduler: str | None = None
+    logical_block_bytes: int | None = None
+    physical_block_bytes: int | None = None
+    optimal_io_bytes: int | None = None
+    largest_io_bytes: int | None = None
+    discard_bytes: int | None = None
+    requests: int | None = None
+    queues: int | None = None
+    write_cache: str | None = None
+    health: DriveHealth | None = None
+
+
+@frozen
+class BlockLayer:
+    """A block device that is made of others, named in `on`: a partition, RAID, a volume, an encrypted one.
+
+    `kind`: partition, lvm, crypt, raid0 and other levels, multipath, loop, bcache, mapped, or file (a loop
+    device's). `degraded`: so many members are missing.
+    """
+
+    name: str
+    number: str | None
+    kind: str
+    on: tuple[str, ...] = ()
+    bytes: int | None = None
+    logical_block_bytes: int | None = None
+    chunk_bytes: int | None = None
+    degraded: int | None = None
+
+
+@frozen
+class StoragePath:
+    """What a path lies on: its mount, and the layers below down to the drives (by `name`), top first.
+
+    `kind`: block, memory (a tmpfs: no storage at all), network, pool (ZFS: its drives are not told by files) or
+    unknown, and `reason` says why. `logical_block_bytes`: the largest of the stack, for direct reads.
+    """
+
+    path: str
+    kind: str
+    summary: str
+    mount_point: str | None = None
+    file_system: str | None = None
+    number: str | None = None
+    layers: tuple[BlockLayer, ...] = ()
+    drives: tuple[str, ...] = ()
+    encrypted: bool = False
+    dax: bool = False
+    logical_block_bytes: int | None = None
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    reason: str | None = None
+
+
+@frozen
+class PmemNamespace:
+    """A piece of persistent memory as the nd bus has it. `mode`: memory (fsdax), dax (devdax), safe (sector), raw."""
+
+    id: str
+    mode: str | None = None
+    bytes: int | None = None
+    node: int | None = None
+    device: str | None = None
+    region: str | None = None
+
+
+@frozen
+class Storage:
+    """The drives of the machine, and what the paths lie on that were asked about."""
+
+    drives: tuple[Drive, ...] = ()
+    paths: tuple[StoragePath, ...] = ()
+    pmem: tuple[PmemNamespace, ...] = ()
+
+
+@frozen
+class SensorReading:
+    """A sensor and what it told. `id`: chip, place and label, the same after each start.
+
+    `role`: cpu, module, drive, gpu, board, or bmc; `of`: the package, the drive's controller or None. Units: degC,
+    rpm, W, V, A, J, Hz. `value` None: `state` and `reason` say why. `offset`: a control value, of which only the
+    distance to a limit means anything.
+    """
+
+    id: str
+    chip: str
+    label: str
+    quantity: str
+    unit: str
+    role: str = "board"
+    of: str | None = None
+    value: float | None = None
+    maximum: float | None = None
+    critical: float | None = None
+    minimum: float | None = None
+    offset: bool = False
+    state: State = State.OK
+    reason: str | None = None
+    source: str | None = None
+
+
+@frozen
+class PowerZone:
+    """An energy counter of the processor (RAPL). It starts again from 0 beyond `range_j`. `limits`: W by name.
+
+    `package` None: of the whole platform. `state`: whether its energy may be read, which mostly only root may.
+    """
+
+    id: str
+    domain: str
+    package: int | None = None
+    range_j: float | None = None
+    enabled: bool | None = None
+    limits: Mapping[str, float] = field(factory=dict)
+    state: State = State.OK
+    reason: str | None = None
+    source: str | None = None
+
+
+@frozen
+class EventCounter:
+    """A count since the start of the system. `kind`: throttle, corrected or uncorrected; `domain`: what it is of."""
+
+    id: str
+    kind: str
+    domain: str
+    value: int | None = None
+    source: str | None = None
+
+
+@frozen
+class Bmc:
+    """The management controller: how it may be asked from here. `state` OK: by `interface`."""
+
+    state: State
+    reason: str | None = None
+    interface: str | None = None
+
+
+@frozen
+class Sensors:
+    """What the machine tells of its heat, power, throttling and errors."""
+
+    readings: tuple[SensorReading, ...] = ()
+    power_zones: tuple[PowerZone, ...] = ()
+    counters: tuple[EventCounter, ...] = ()
+    bmc: Bmc | None = None
+
+
+@frozen
 class Inventory:
     """What this machine is. `provenance` maps a dotted field ("cpu.model") to its source or its reason."""
 
@@ -566,8 +777,8 @@ class Inventory:
     limits: Limits
     pci: tuple[Mapping[str, Any], ...] | None = None
     gpus: tuple[Mapping[str, Any], ...] | None = None
-    storage: tuple[Mapping[str, Any], ...] | None = None
-    sensors: tuple[Mapping[str, Any], ...] | None = None
+    storage: Storage | None = None
+    sensors: Sensors | None = None
     slots: tuple[ExpansionSlot, ...] | None = None
     edac: Edac | None = None
     findings: tuple[Finding, ...] = ()
@@ -602,6 +813,32 @@ class Run:
     plan: tuple[Case, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     target_text: str | None = None
+
+
+@frozen
+class Series:
+    """A quantity that was watched while a run went on. A value holds from its time until the next one.
+
+    `times`: seconds since the run began, rising. A value of None: it could not be read then. `labels` tell of what
+    it is: sensor, role, of, limit; drive; zone; counter, kind, domain.
+    """
+
+    name: str
+    unit: str
+    labels: Labels
+    times: tuple[float, ...]
+    values: tuple[float | None, ...]
+
+
+@frozen
+class Phase:
+    """When a round of a case ran, in seconds since the run began, as its parent process saw it."""
+
+    probe: str
+    case: str
+    round: int
+    start_s: float
+    end_s: float
 
 
 @frozen
@@ -645,6 +882,8 @@ class RunRecord:
     outcomes: tuple[Outcome, ...] = ()
     evidence: tuple[Evidence, ...] = ()
     waivers: tuple[Waiver, ...] = ()
+    series: tuple[Series, ...] = ()
+    phases: tuple[Phase, ...] = ()
 
 
 @frozen

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from attrs import frozen
@@ -164,7 +164,7 @@ def system(inventory: Inventory) -> Iterable[tuple[str, str]]:
         yield "Power supplies", str(machine.power_supplies)
     for name, rows in (
         ("GPUs", inventory.gpus),
-        ("Storage", inventory.storage),
+        ("Drives", inventory.storage and inventory.storage.drives),
         ("PCI devices", inventory.pci),
     ):
         yield name, UNKNOWN if rows is None else f"{len(rows):,} listed" if rows else "none"
@@ -223,22 +223,37 @@ def tables(inventory: Inventory) -> Iterable[tuple[str, list[tuple[str, str, str
         ("Processor sockets, as the firmware tells of them", inventory.cpu.socket_list),
         ("Expansion slots", inventory.slots),
         ("GPUs", inventory.gpus),
-        ("Storage", inventory.storage),
+        ("Drives", inventory.storage and inventory.storage.drives),
+        ("What paths lie on", inventory.storage and inventory.storage.paths),
         ("PCI devices", inventory.pci),
-        ("Sensors", inventory.sensors),
+        ("Sensors", inventory.sensors and inventory.sensors.readings),
+        ("Energy counters", inventory.sensors and inventory.sensors.power_zones),
+        ("Events counted", inventory.sensors and inventory.sensors.counters),
     ):
         if not devices:
             continue
         alike: dict[str, list[int]] = {}
         for place, device in enumerate(devices):
-            properties: dict[str, Any] = plain(device)
-            pairs = (f"{k.replace('_', ' ')}: {v}" for k, v in properties.items() if v is not None)
-            alike.setdefault("; ".join(pairs), []).append(place)
+            alike.setdefault("; ".join(_properties(plain(device))), []).append(place)
         rows = [
             (units.cpu_list(places).replace("-", "–"), f"{len(places):,}", text)
             for text, places in alike.items()
         ]
         yield name, rows
+
+
+def _properties(document: Mapping[str, Any], lead: str = "") -> Iterable[str]:
+    """What is known of a device, each with its name; what lies within a property bears its name before its own."""
+    for key, value in document.items():
+        name = f"{lead}{key.replace('_', ' ')}"
+        if isinstance(value, Mapping):
+            yield from _properties(value, f"{name} ")
+        elif isinstance(value, list):
+            inner = (", ".join(_properties(one)) if isinstance(one, Mapping) else str(one) for one in value)
+            if value:
+                yield f"{name}: {' | '.join(inner)}"
+        elif value is not None:
+            yield f"{name}: {value}"
 
 
 def settings(inventory: Inventory) -> Iterable[Setting]:

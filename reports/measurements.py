@@ -21,6 +21,7 @@ from k3gate.reports import (
     residency_figure,
     store_figure,
     thread_figures,
+    timelines,
     words,
 )
 from k3gate.reports.evidence import Index, SampleRow
@@ -91,6 +92,7 @@ class Measurements:
             *self._replayed(),
             self._residency(),
             *self._mapped_files(),
+            *self._timelines(),
         )
         spoiled = confounders(record)
         self.items = tuple(
@@ -120,6 +122,11 @@ class Measurements:
                 link = self._index.gaps.get(f"{left.probe}/{left.case}")
                 return Absent(title, "not run", left.reason, link)
         return Absent(title, "not run", "no case of this run measures it", None)
+
+    def _timelines(self) -> list[Figure]:
+        found = timelines.figures(self._record, self._next)
+        self._next += len(found)
+        return found
 
     # --- NUMA ------------------------------------------------------------------------------------------
 

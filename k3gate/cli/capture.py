@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from k3gate.cli.options import place
+from k3gate.cli.options import place, storage_option
 
 
 @click.command("capture", short_help="Write what this machine is to a file that travels.")
@@ -16,7 +16,8 @@ from k3gate.cli.options import place
     metavar="FILE|DIR",
     help="Capture the machine in this place instead of /.",
 )
-def command(output: str, root: str) -> int:
+@storage_option
+def command(output: str, root: str, paths: tuple[str, ...]) -> int:
     """Write the files that describe this machine to one archive. Measures nothing, changes nothing.
 
     Serial numbers, UUIDs, MAC addresses and names of hosts and users are taken out. `k3gate host --root FILE` reads
@@ -28,14 +29,16 @@ def command(output: str, root: str) -> int:
     from k3gate import units
     from k3gate.cli.output import check_output, refused, shown_path, stream_number
     from k3gate.errors import UsageError
-    from k3gate.host import capture
+    from k3gate.host import capture, storage
 
+    if root == "/":
+        paths = storage.asked(paths)
     try:
         number = stream_number(output)
         if output == os.devnull or number is not None:
             if number is not None and os.isatty(number):
                 raise UsageError("cannot write a capture to a terminal: name a file with -o")
-            raw = capture.pack(root)[0]
+            raw = capture.pack(root, paths)[0]
             if number is not None:
                 with open(os.dup(number), "wb") as stream:
                     stream.write(raw)
@@ -47,7 +50,7 @@ def command(output: str, root: str) -> int:
             raise UsageError(
                 f"cannot write {shown_path(output)}: it is there and is no capture; name another file with -o"
             )
-        done = capture.write(target, root)
+        done = capture.write(target, root, paths)
     except BrokenPipeError:
         raise
     except OSError as error:

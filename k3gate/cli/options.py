@@ -58,6 +58,23 @@ criteria_option = click.option(
 )
 
 
+storage_option = click.option(
+    "--storage",
+    "paths",
+    type=place,
+    multiple=True,
+    metavar="PATH",
+    help="Where the checkpoint lies or is to lie: what that is made of, down to the drives. May be repeated.",
+)
+bmc_option = click.option(
+    "--bmc",
+    type=place,
+    metavar="https://HOST",
+    help="Ask the BMC there by Redfish for heat and power, GET alone; K3GATE_BMC_USER, K3GATE_BMC_PASSWORD and "
+    "K3GATE_BMC_CERTIFICATE say as whom, and which certificate to believe.",
+)
+
+
 def target_option(default: str) -> Callable[[Function], Function]:
     """`--target`; not given, it is None, and `default` says in the help what that means."""
     told = f"default: {default}"

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 import click
 
 from k3gate.cli.options import (
+    bmc_option,
     criteria_option,
     exit_code,
     json_option,
     place,
     print_json,
     short,
+    storage_option,
     store_option,
     target_option,
     word,
@@ -83,6 +85,8 @@ TRUNKS = ("bf16", "q8_0", "mxfp4", "gpu")
     metavar="FILE",
     help="Replay the experts of this trace (k3gate routing FILE describes it) instead of a model of routing.",
 )
+@storage_option
+@bmc_option
 @click.option("--machine", "machine_name", metavar="NAME", help="A name for this machine that people use.")
 @click.option(
     "--resume", type=word, metavar="RUN", help="Go on with an interrupted run; measures only what is left."
@@ -106,6 +110,8 @@ def command(
     memory_files: tuple[str, ...],
     trunk: str | None,
     routing: str | None,
+    paths: tuple[str, ...],
+    bmc: str | None,
     machine_name: str | None,
     resume: str | None,
     dry_run: bool,
@@ -138,6 +144,7 @@ def command(
             memory_file=memory_files,
             trunk=trunk,
             routing=routing,
+            storage=paths,
             dry_run=dry_run,
         )
     request = harness.Request(
@@ -152,6 +159,8 @@ def command(
         memory_files=memory_files,
         trunk=_trunk(trunk),
         routing=routing,
+        storage=paths,
+        bmc=bmc,
         command=printable(shlex.join(["k3gate", *sys.argv[1:]])),
     )
     if dry_run:
@@ -172,7 +181,7 @@ def command(
 
         with listener(quiet) as listening:
             try:
-                harness.measure(store, run, listening)
+                harness.measure(store, run, listening, bmc=bmc)
             except KeyboardInterrupt:
                 _tell(f"interrupted; what was measured is kept: k3gate run --resume {run.id}")
                 return EXIT_INTERRUPTED

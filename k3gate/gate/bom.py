@@ -189,9 +189,10 @@ def _devices(system: System, inventory: Inventory) -> Iterator[Line]:
         else:
             yield Line(extra.kind, extra.detail, "as stated", None, NOT_MEASURED, "its parts are not read")
     if system.storage is not None:
-        drives = inventory.storage
-        why = hardware.because(inventory, "storage") or "drives are not read by this version"
-        found = None if drives is None else len(drives)
+        why = hardware.because(inventory, "storage.drives") or "the run does not tell of drives"
+        drives = inventory.storage.drives if inventory.storage else None
+        # Persistent memory is a line of its own.
+        found = None if drives is None else sum(drive.kind != "pmem" for drive in drives)
         yield _number("storage", "drives", system.storage.drives, found, why=why)
     if system.network_bytes_per_s is not None:
         yield Line(

@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
@@ -26,7 +27,9 @@ from k3gate.gate import targets
 from k3gate.harness import neighbours
 from k3gate.harness.listening import Listener
 from k3gate.harness.stored import now
-from k3gate.host import memory_files
+from k3gate.harness.watch import Watch
+from k3gate.harness.watch import notices as notices_of
+from k3gate.host import memory_files, redfish, storage
 from k3gate.probing import idle, outcomes, plan, profiles, registry
 from k3gate.probing.execute import CaseDone, CaseStarted, Event, Executor, Heartbeat, WorkerEnded
 from k3gate.probing.plan import Execution, Plan
@@ -57,6 +60,8 @@ class Request:
     memory_files: tuple[str, ...] = ()
     trunk: str | None = None
     routing: str | None = None
+    storage: tuple[str, ...] = ()
+    bmc: str | None = None
     command: str | None = None
 
 
@@ -82,9 +87,11 @@ def prepare(request: Request) -> Prepared:
             f"a machine's name has 1 to {NAME_CHARACTERS} characters, printable ones on one line: "
             f"give --machine another name than '{printable(name[:80])}'"
         )
+    if request.bmc is not None:
+        redfish.access(request.bmc)
     target = targets.load(request.target)
     profiles.load(request.profile)
-    inventory = host.read(name=request.machine_name)
+    inventory = host.read(name=request.machine_name, paths=storage.asked(request.storage))
     image = target.image(len(topology.main_nodes(inventory)))
     profile = profiles.load(
         request.profile,
@@ -195,7 +202,8 @@ def take_up(store: Store, reference: str, *, criteria: str | None = None) -> Run
         raise UsageError(
             f"run {run.id} was begun by k3gate {run.version}, this is {__version__}: make a new run"
         )
-    _refuse_elsewhere(record, host.read(name=run.machine_name))
+    lying = record.inventory.storage.paths if record.inventory.storage else ()
+    _refuse_elsewhere(record, host.read(name=run.machine_name, paths=tuple(place.path for place in lying)))
     memory_files.refuse_changed(run.plan)
     # Declares the metrics of third parties, by whose meaning the rounds to come are summarised.
     registry.load(tuple(dict.fromkeys(case.probe for case in run.plan)))
@@ -239,9 +247,10 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def measure(store: Store, run: Run, listener: Listener) -> RunRecord:
+def measure(store: Store, run: Run, listener: Listener, *, bmc: str | None = None) -> RunRecord:
     """Measure what is left of the run's plan and store each round as it ends; returns the whole record.
 
+    Heat, power and counters are watched meanwhile; `bmc`: the address of a BMC that is asked too.
     Raises `KeyboardInterrupt` after the run was stored as interrupted, and `StorageError` where the store
     refused a write; rows stored before stay.
     """
@@ -250,20 +259,22 @@ def measure(store: Store, run: Run, listener: Listener) -> RunRecord:
     executions = plan.executions(run.plan)
     left = outcomes.remaining(executions, tuple(collected.values()))
     listener.planned(_planned(run), len(executions) - len(left))
+    access = None if bmc is None else redfish.access(bmc)
     timer = _Timer(run)
+    watch = Watch(record.inventory, timer.base, partial(store.add_watched, run.id), access)
     try:
-        with _interruptible(), Executor(record.inventory, started=timer.base) as executor:
+        with _interruptible(), watch, Executor(record.inventory, started=timer.base) as executor:
             for execution in left:
                 listener.execution(execution)
-                _measure_one(store, run, execution, executor, collected, timer, listener)
+                _measure_one(store, run, execution, executor, collected, timer, listener, watch)
     except KeyboardInterrupt:
-        _close(store, run, timer, collected, RunStatus.INTERRUPTED)
+        _close(store, run, timer, collected, RunStatus.INTERRUPTED, watch)
         raise
     except StorageError:
         with contextlib.suppress(StorageError):
-            _close(store, run, timer, collected, RunStatus.STORAGE_FAILED)
+            _close(store, run, timer, collected, RunStatus.STORAGE_FAILED, watch)
         raise
-    _close(store, run, timer, collected, RunStatus.COMPLETE)
+    _close(store, run, timer, collected, RunStatus.COMPLETE, watch)
     return store.load(run.id)
 
 
@@ -275,6 +286,7 @@ def _measure_one(
     collected: dict[tuple[str, str], Outcome],
     timer: _Timer,
     listener: Listener,
+    watch: Watch,
 ) -> None:
     """One worker's work: store each round as it ends, then what the rest of the machine did meanwhile."""
     due = outcomes.due(execution, tuple(collected.values()))
@@ -288,13 +300,14 @@ def _measure_one(
         collected[neighbours.KEY] = outcome
 
     try:
-        _follow(store, run, executor.run(due), execution, collected, timer, listener)
+        _follow(store, run, executor.run(due), execution, collected, timer, listener, watch)
     except KeyboardInterrupt:
         # What disturbed the worker that was interrupted is evidence as well, and its time was used.
         timer.worker_seconds += time.monotonic() - begun
         watched()
         raise
     watched()
+    watch.between_workers()
 
 
 def _follow(
@@ -305,6 +318,7 @@ def _follow(
     collected: dict[tuple[str, str], Outcome],
     timer: _Timer,
     listener: Listener,
+    watch: Watch,
 ) -> None:
     """Take in what a worker reports, until its end."""
     # Closed before the interrupt travels on: the worker is dead and reaped when the run's end is stored.
@@ -312,10 +326,12 @@ def _follow(
         for event in events:
             match event:
                 case CaseStarted():
+                    watch.begin(event.case, event.round)
                     listener.beat(event.case.name, "")
                 case Heartbeat():
                     listener.beat(event.case.name if event.case else None, event.note)
                 case CaseDone():
+                    watch.end()
                     _store_round(store, run, event, collected)
                     listener.measured(collected[event.case.probe, event.case.name], event.round)
                 case WorkerEnded():
@@ -360,9 +376,17 @@ def _close(
     store: Store,
     run: Run,
     timer: _Timer,
-    collected: Mapping[tuple[str, str], Outcome],
+    collected: dict[tuple[str, str], Outcome],
     status: RunStatus,
+    watch: Watch,
 ) -> None:
+    """Store what was watched, and the end of the run or of this sitting."""
+    if status is not RunStatus.STORAGE_FAILED:
+        watch.save()
+        found = list(watch.outcomes(list(collected.values())))
+        store.save_outcomes(run.id, found)
+        collected.update({(outcome.probe, outcome.case): outcome for outcome in found})
+        timer.told += notices_of(found)
     reasons = " ".join(outcome.reason or "" for outcome in collected.values())
     notices = [*run.notices, *(told for told in timer.told if told.partition(": ")[2] not in reasons)]
     step = timer.clock_step()

@@ -22,9 +22,9 @@ from attrs import frozen
 from k3gate import documents
 from k3gate.errors import UsageError
 from k3gate.host.decompression import RefusedError, Stream
-from k3gate.host.files import ENTRIES, LARGE, SMALL, Root, unusable
+from k3gate.host.files import ENTRIES, LARGE, SMALL, SMART_LOGS, Root, unusable
 
-FOLDERS = frozenset({"sys", "proc", "etc", "run", "dev"})
+FOLDERS = frozenset({"sys", "proc", "etc", "run", "dev", SMART_LOGS})
 FILES = frozenset({".dockerenv", "syscalls.json", "capture.json"})
 DISK_BYTES = 2**28
 KEPT_BYTES = 2**28

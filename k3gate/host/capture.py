@@ -1,7 +1,9 @@
 """A machine as one file that travels: the raw files that host/ read, without what names the one machine.
 
-    capture.json      {"kind", "version", "k3gate", "machine_id", "refused": {path: name of the error}}
+    capture.json      {"kind", "version", "k3gate", "machine_id", "refused": {path: name of the error},
+                       "storage": [the paths that were asked about]}
     syscalls.json     what only the kernel could tell, see syscalls.py
+    smart-logs/...    what NVMe drives answered, see smart.py
     sys/..., proc/... the files that were read, the links on the way to them, and folders that were listed
 
 Reading it gives the same inventory but for what changes from reading to reading. It never holds an inventory of
@@ -17,7 +19,7 @@ import json
 import os
 import tarfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,7 @@ from k3gate import __version__, documents
 from k3gate.atomic import replacing
 from k3gate.errors import UsageError
 from k3gate.host import archive, inventory, redaction, syscalls
-from k3gate.host.files import LARGE, SMALL, Root, open_root
+from k3gate.host.files import LARGE, SMALL, SMART_LOGS, Root, open_root
 from k3gate.records import Inventory
 
 _OWN = frozenset({syscalls.ANSWERS, syscalls.CAPTURE})
@@ -73,6 +75,18 @@ class Recorder(Root):
         if len(found) > limit and not head:
             raise OSError(errno.EFBIG, f"more than {limit} bytes")
         return found[:limit]
+
+    def smart_log(self, controller: str) -> bytes:
+        """As of the other root; kept as a file."""
+        path = f"{SMART_LOGS}/{controller}"
+        try:
+            found = self.files[path] = self._base.smart_log(controller)
+        except OSError as error:
+            name = errno.errorcode.get(error.errno or 0)
+            if name is not None and error.errno not in _PLAIN:
+                self.failures[path] = name
+            raise
+        return found
 
     def exists(self, relative: str) -> bool:
         """As of the other root."""
@@ -152,9 +166,12 @@ class Recorder(Root):
             return relative
 
 
-def write(target: Path, place: str | Path = "/") -> Summary:
-    """Captures the machine at `place` into the file `target`, whole or not at all; `UsageError` if it cannot."""
-    raw, read, files = pack(place)
+def write(target: Path, place: str | Path = "/", paths: Sequence[str] = ()) -> Summary:
+    """Captures the machine at `place` into the file `target`, whole or not at all; `UsageError` if it cannot.
+
+    `paths`: where a checkpoint lies, absolute and without links; their mounts are kept.
+    """
+    raw, read, files = pack(place, paths)
     captured = inventory.read(archive.ArchiveRoot(target, raw))
     differs = _differences(inventory.stable(read), inventory.stable(captured))
     with replacing(target) as file:
@@ -162,12 +179,16 @@ def write(target: Path, place: str | Path = "/") -> Summary:
     return Summary(len(raw), files, tuple(differs))
 
 
-def pack(place: str | Path = "/") -> tuple[bytes, Inventory, int]:
+def pack(place: str | Path = "/", paths: Sequence[str] = ()) -> tuple[bytes, Inventory, int]:
     """The bytes of a capture, the inventory that was read for it, and the number of files in it."""
     recorder = Recorder(open_root(place))
-    read = inventory.read(recorder)
+    read = inventory.read(recorder, paths=paths)
     names = _names(recorder)
-    names.learn_mounts(documents.decode(recorder.files.get("proc/self/mountinfo", b"")))
+    asked = read.storage.paths if read.storage else ()
+    names.learn_mounts(
+        documents.decode(recorder.files.get("proc/self/mountinfo", b"")),
+        {path.mount_point for path in asked if path.mount_point is not None},
+    )
     members: dict[str, bytes | str | None] = {}
     for path in recorder.folders:
         members[names.path(path, folder=True)] = None
@@ -184,6 +205,7 @@ def pack(place: str | Path = "/") -> tuple[bytes, Inventory, int]:
                 "k3gate": __version__,
                 "machine_id": read.machine.id,
                 "refused": refused,
+                **({"storage": [names.apply(path.path) for path in asked]} if asked else {}),
             }
         )
     }

@@ -24,6 +24,9 @@ LARGE = 16 * 1024 * 1024
 ENTRIES = 65_536
 LINKS = 40
 
+SMART_LOGS = "smart-logs"
+"""Where a capture keeps what drives answered; no machine has a file there."""
+
 TABLE = "sys/firmware/dmi/tables/DMI"
 ENTRY_POINT = "sys/firmware/dmi/tables/smbios_entry_point"
 # A firmware table that was saved on its own, as people and our own tools name it, with what points to it.
@@ -138,6 +141,21 @@ class Root:
         if not stat.S_ISLNK(os.lstat(full).st_mode):
             return None
         return str(Path(full).readlink())
+
+    def real(self, relative: str) -> str | None:
+        """`relative` without links, below the root again; None where it leads nowhere."""
+        try:
+            return self._resolve(relative)
+        except (OSError, ValueError):
+            return None
+
+    def smart_log(self, controller: str) -> bytes:
+        """The SMART log of an NVMe controller ("nvme0"); of a capture, the bytes that were kept of it."""
+        if not self.live:
+            return self.raw(f"{SMART_LOGS}/{controller}")
+        from k3gate.host import smart
+
+        return smart.ask(f"/dev/{controller}")
 
     def _full(self, relative: str) -> str:
         return f"/{relative}" if self.live else f"{self.path}/{self._resolve(relative)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from k3gate import topology
-from k3gate.host import module_findings, restrictions, setting_findings
+from k3gate.host import device_findings, module_findings, restrictions, setting_findings
 from k3gate.host import numa as nodes
 from k3gate.host.memory import MEMINFO
 from k3gate.records import Finding, Inventory, Numa, Severity
@@ -297,4 +297,5 @@ _RULES: tuple[Callable[[Inventory], Iterator[Finding]], ...] = (
     _kernel,
     _frequency,
     setting_findings.find,
+    device_findings.find,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,26 @@ from attrs import evolve
 
 from k3gate import documents
 from k3gate.errors import UsageError
-from k3gate.host import cpu, edac, findings, firmware, kernel, limits, machine, memory, numa, syscalls
+from k3gate.host import (
+    bmc,
+    counters,
+    cpu,
+    edac,
+    findings,
+    firmware,
+    kernel,
+    limits,
+    machine,
+    memory,
+    numa,
+    power,
+    sensors,
+    storage,
+    syscalls,
+)
 from k3gate.host.files import TABLE, Root, open_root
 from k3gate.host.notes import Notes
-from k3gate.records import Inventory, State
+from k3gate.records import Bmc, Cpu, Inventory, Provenance, Sensors, State
 
 # Fields that may differ between two readings of one machine. Within lists the position is left out;
 # findings go by their code.
@@ -34,34 +51,50 @@ volatile: frozenset[str] = frozenset(
         "edac.controllers.seconds",
         "edac.controllers.modules.corrected",
         "edac.controllers.modules.uncorrected",
+        "storage.drives.health",
+        "storage.drives.link.gt_per_s",  # some drives slow their link down while they are idle
+        "storage.drives.link.bytes_per_s",
+        "storage.paths.free_bytes",
+        "storage.paths.total_bytes",
+        "sensors.readings.value",
+        "sensors.readings.state",
+        "sensors.readings.reason",
+        "sensors.readings.source",  # the numbers of hwmon folders change from start to start
+        "sensors.counters",
+        "sensors.bmc",
+        "provenance.sensors.bmc",
         "provenance.limits.usable_memory_bytes",
         "findings.high_load",
         "findings.memory_errors",
         "findings.memory_in_use",
         "findings.node_memory_differs",
         "findings.swap_in_use",
+        "findings.drive_link_below_best",
+        "findings.drive_throttled",
+        "findings.events_counted",
+        "findings.hot",
+        "findings.link_errors",
         "root",
     }
 )
 
 _SIGNS = (
     *("sys/devices/system/cpu", "sys/devices/system/node", "sys/devices/system/edac", "sys/bus/pci/devices"),
-    *("sys/class/hwmon", "proc/cpuinfo", "proc/meminfo"),
+    *("sys/class/hwmon", "sys/class/block", "proc/cpuinfo", "proc/meminfo"),
 )
 """A folder with one of these is a machine, or a part of one; "sys" alone is also a folder of /proc."""
 
 _NOT_YET = {
     "pci": "this version does not read PCI devices yet",
     "gpus": "this version does not read GPUs yet",
-    "storage": "this version does not read storage devices yet",
-    "sensors": "this version does not read sensors yet",
 }
 
 
-def read(root: str | Path | Root = "/", *, name: str | None = None) -> Inventory:
+def read(root: str | Path | Root = "/", *, name: str | None = None, paths: Sequence[str] = ()) -> Inventory:
     """What the machine below `root` is: the live one, or another's files in a folder or an archive.
 
-    Reads only, needs no rights, never measures. `name` becomes `machine.name`. Facts that cannot be had are
+    Reads only, needs no rights, never measures. `name` becomes `machine.name`; `paths`, absolute and without links,
+    are looked up in `storage.paths`. Facts that cannot be had are
     None and have a reason in `provenance`. `UsageError` where `root` is no machine.
     """
     base = root if isinstance(root, Root) else open_root(root)
@@ -84,6 +117,8 @@ def read(root: str | Path | Root = "/", *, name: str | None = None) -> Inventory
     bounds = limits.read(base, notes, processors, amounts, nodes)
     for field, reason in _NOT_YET.items():
         notes.unknown(field, State.NOT_RUN, None, reason)
+    errors = edac.read(base, notes)
+    disks = storage.read(base, notes, paths or syscalls.storage_paths(base))
     inventory = Inventory(
         machine=machine.with_fingerprint(own, notes, processors, nodes, amounts),
         cpu=processors,
@@ -92,11 +127,38 @@ def read(root: str | Path | Root = "/", *, name: str | None = None) -> Inventory
         kernel=settings,
         limits=bounds,
         slots=firmware.slots(notes, table),
-        edac=edac.read(base, notes),
+        edac=errors,
+        storage=disks,
+        sensors=_sensors(base, notes, processors),
         provenance=dict(sorted(notes.entries.items())),
         root="/" if base.live else place,
     )
     return evolve(inventory, findings=findings.find(inventory))
+
+
+def _sensors(root: Root, notes: Notes, processors: Cpu) -> Sensors:
+    counted = counters.read(root, notes, processors)
+    return Sensors(
+        readings=sensors.read(root, notes, processors),
+        power_zones=power.read(root, notes),
+        # A server has hundreds of links; those without an error are told by the source alone.
+        counters=tuple(one for one in counted if one.value),
+        bmc=bmc.look(root, notes),
+    )
+
+
+def with_bmc(inventory: Inventory, told: bmc.BmcReadings) -> Inventory:
+    """The inventory with what the BMC told, and with findings that know of it."""
+    before = inventory.sensors or Sensors()
+    known = evolve(
+        before,
+        readings=(*before.readings, *told.readings),
+        bmc=Bmc(told.state, told.reason, "redfish"),
+    )
+    note = Provenance(told.state, "redfish", told.reason)
+    provenance = dict(sorted({**inventory.provenance, "sensors.bmc": note}.items()))
+    whole = evolve(inventory, sensors=known, provenance=provenance)
+    return evolve(whole, findings=findings.find(whole))
 
 
 def document(inventory: Inventory) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from k3gate.host import identities
+from k3gate import mounts
+from k3gate.host import counters, identities
 
 _TABLES = re.compile(r"sys/firmware/dmi/(?:tables/DMI|entries/[^/]+/raw)")
 _FIRMWARE_FILES = re.compile(
@@ -23,6 +24,11 @@ _NO_MAC = b"00:00:00:00:00:00"
 _CPUINFO_SERIAL = re.compile(rb"(?m)^(Serial[ \t]*:)[^\n]*$")
 _STATUS_LINES = (b"Cpus_allowed", b"Mems_allowed")
 _BUILDER = re.compile(r"\([^()\s]+@[^()\s]+\)")
+_KERNEL_DEVICE = re.compile(
+    r"/dev/(?:nvme\d+n\d+(?:p\d+)?|[sv]d[a-z]+\d*|xvd[a-z]+\d*|md\d+|dm-\d+|pmem\S{1,8})", re.ASCII
+)
+_POOL = re.compile(r"(sys/fs/btrfs/)([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
+_DEVICE_UUID = re.compile(r"sys/.*/dm/uuid")
 _HOME = re.compile(r"/(home|Users)/[^/\s]+")
 _PLAIN_NAMES = frozenset({"localhost", "localdomain", "host", "local", "(none)", "root", "user"})
 # Words by which `virtual` and others tell what a machine is, and makers: in a host's name they name nobody, and
@@ -61,6 +67,8 @@ class Names:
         ]
         self._pattern = re.compile("|".join(patterns), re.I) if patterns else None
         self._mounts: tuple[str, ...] = ("sys/fs/cgroup",)
+        self.storage: frozenset[str] = frozenset()
+        self._pools: dict[str, str] = {}
 
     def group(self, text: str) -> str:
         """The path of a control group without the names and without the ids of containers."""
@@ -82,8 +90,10 @@ class Names:
             return text
         return self._pattern.sub(lambda match: self._words[match[0].lower()], text)
 
-    def learn_mounts(self, mountinfo: str) -> None:
-        """Takes note of where control groups are mounted: what lies below is named as in proc/self/cgroup."""
+    def learn_mounts(self, mountinfo: str, storage: Iterable[str] = ()) -> None:
+        """Takes note of where control groups are mounted, below which things are named as in proc/self/cgroup, and of
+        the mount points of `storage`, whose lines stay."""
+        self.storage = frozenset(storage)
         found = {fields[4].strip("/") for fields, _ in _cgroup_mounts(mountinfo)} - {""}
         self._mounts = tuple(sorted({*self._mounts, *found}, key=len, reverse=True))
 
@@ -94,6 +104,9 @@ class Names:
                 group, slash, name = path[len(mount) :].rpartition("/")
                 below = self.group(group + slash + name) if folder else self.group(group) + slash + name
                 return self.mount(f"/{mount}")[1:] + below
+        pool = _POOL.match(path)
+        if pool is not None:
+            return pool[1] + self._pools.setdefault(pool[2], f"pool{len(self._pools)}") + path[pool.end() :]
         return path
 
     def mount(self, path: str) -> str:
@@ -135,6 +148,9 @@ def clean(path: str, raw: bytes, names: Names) -> bytes:
         raw = b"".join(line for line in raw.splitlines(keepends=True) if line.startswith(_STATUS_LINES))
     elif path == "proc/sys/kernel/hostname":
         return b"host\n"
+    elif _DEVICE_UUID.fullmatch(path):
+        # What a mapped device is stands before the first dash: LVM, CRYPT, mpath, part1.
+        raw = raw.partition(b"-")[0] + b"-\n"
     elif path in _TEXTS:
         text = raw.decode("utf-8", "surrogateescape")
         raw = _TEXTS[path](text, names).encode("utf-8", "surrogateescape")
@@ -154,8 +170,18 @@ def _version(text: str, names: Names) -> str:
 
 
 def _mountinfo(text: str, names: Names) -> str:
-    """The mounts of control groups alone."""
+    """The mounts of control groups, and those that hold a path that was asked about."""
     lines = []
+    for mount in mounts.parse(text) if names.storage else ():
+        if mount.point in names.storage:
+            # A source names a device of the kernel's own, or a volume that people named.
+            source = mount.source if _KERNEL_DEVICE.fullmatch(mount.source) else "none"
+            options = [
+                one for one in dict.fromkeys(mount.options) if one in ("rw", "ro", "dax", "dax=always")
+            ]
+            point = names.apply(mount.point).replace("\\", "\\134").replace(" ", "\\040")
+            kept = [mount.id, "0", mount.number, "/", point, *options[:1]]
+            lines.append(" ".join([*kept, "-", mount.file_system, source, ",".join(options) or "rw"]))
     for fields, kinds in _cgroup_mounts(text):
         kept = [*fields[:3], names.group(fields[3]), names.mount(fields[4]), *fields[5:6]]
         # The options name the controllers; what was mounted may be any word.
@@ -188,7 +214,14 @@ def _word(text: str, names: Names) -> str:
     return names.apply(text)
 
 
+def _interrupts(text: str, names: Names) -> str:
+    """The rows that are read; the others name devices and networks."""
+    lines = text.splitlines(keepends=True)
+    return "".join(line for line in lines if line.strip().partition(":")[0] in counters.INTERRUPT_ROWS)
+
+
 _TEXTS = {
+    "proc/interrupts": _interrupts,
     "proc/cmdline": _command_line,
     "proc/version": _version,
     "proc/self/mountinfo": _mountinfo,

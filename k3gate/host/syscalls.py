@@ -31,6 +31,7 @@ MACHINE_ID = "etc/machine-id"
 _BYTES = 16 * 1024 * 1024
 _ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _LONGEST_REASON = 300
+_PATHS = 64
 
 _ARCH_PRCTL = 158
 _ARCH_GET_XCOMP_PERM = 0x1022
@@ -207,6 +208,15 @@ def prepare(root: Root) -> None:
         root.refused = {
             path: numbers[str(name)] for path, name in list(refused.items())[:ENTRIES] if str(name) in numbers
         }
+
+
+def storage_paths(root: Root) -> tuple[str, ...]:
+    """The paths about which a capture was asked when it was made; none of a live machine."""
+    found = [] if root.live else _document(root, CAPTURE).get("storage")
+    paths = found if isinstance(found, list) else []
+    return tuple(
+        path for path in paths[:_PATHS] if isinstance(path, str) and path.startswith("/") and "\0" not in path
+    )
 
 
 def _answers(root: Root) -> dict[str, Any]:

@@ -69,6 +69,13 @@ def parse(text: str) -> tuple[int, ...] | None:
     return None
 
 
+def busy_shares(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[float, float] | None:
+    """Shares of all CPU time that were busy and that a hypervisor stole; None where no time passed."""
+    spent = [max(0, late - early) for early, late in zip(before, after, strict=True)]
+    total = sum(spent)
+    return (sum(spent[index] for index in _BUSY) / total, spent[7] / total) if total else None
+
+
 def shares(before: Reading, after: Reading, ticks_per_second: int | None = None) -> Shares:
     """What others took and what a hypervisor stole between two readings of one boot.
 

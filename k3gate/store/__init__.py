@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -13,8 +13,19 @@ from attrs import frozen
 
 from k3gate.documents import printable
 from k3gate.errors import StorageError, UsageError
-from k3gate.records import Evidence, GateResult, Inventory, Outcome, Run, RunRecord, RunStatus, Waiver
-from k3gate.store import judgements, processes, references, rows, schema
+from k3gate.records import (
+    Evidence,
+    GateResult,
+    Inventory,
+    Outcome,
+    Phase,
+    Run,
+    RunRecord,
+    RunStatus,
+    Series,
+    Waiver,
+)
+from k3gate.store import judgements, processes, references, rows, schema, watched
 from k3gate.store.database import Database, SQLiteDatabase, Statements, insert, update
 from k3gate.store.judgements import EvaluationSummary, StoredEvaluation
 from k3gate.store.references import RunSummary
@@ -81,6 +92,17 @@ class Store:
         rows.check_finite(outcome)
         self._database.write(lambda at: rows.save_outcome(at, run_id, outcome, new_round))
 
+    def save_outcomes(self, run_id: str, outcomes: Sequence[Outcome]) -> None:
+        """Add or replace several outcomes at once, each with all of its samples. `ValueError` on a NaN."""
+        for outcome in outcomes:
+            rows.check_finite(outcome)
+
+        def work(at: Statements) -> None:
+            for outcome in outcomes:
+                rows.save_outcome(at, run_id, outcome, None)
+
+        self._database.write(work)
+
     def _read(self, work: Callable[[Statements], T]) -> T:
         try:
             return self._database.read(work)
@@ -110,9 +132,15 @@ class Store:
                 rows.read_outcomes(at, run_id),
                 judgements.read_evidence(at, run_id, run.fingerprint),
                 judgements.read_waivers(at, run_id),
+                watched.read_series(at, run_id),
+                watched.read_phases(at, run_id),
             )
 
         return self._read(work)
+
+    def add_watched(self, run_id: str, series: Sequence[Series], phases: Sequence[Phase]) -> None:
+        """Add pieces of series and phases of a run. `ValueError` on a NaN."""
+        self._database.write(lambda at: watched.add(at, run_id, series, phases))
 
     def resolve(self, reference: str, *, complete_only: bool = False) -> str:
         """The id of the one run that an id, its beginning, "latest" or "latest@MACHINE" names."""
@@ -260,7 +288,8 @@ def _default() -> Path:
 
 
 def _sqlite(path: Path, create: bool) -> SQLiteDatabase:
-    from k3gate.store.filesystems import filesystem_type, is_network, read_mountinfo
+    from k3gate.mounts import is_network
+    from k3gate.store.filesystems import filesystem_type, read_mountinfo
 
     hint = "name another place with --store or K3GATE_STORE"
     try:

@@ -30,7 +30,7 @@ from k3gate.atomic import replacing
 from k3gate.documents import canonical, plain, printable, structure
 from k3gate.errors import StorageError, UsageError
 from k3gate.records import GateResult, Outcome, RunRecord, RunStatus
-from k3gate.store import ARTIFACT_BYTES, Artifact, insert_artifact, judgements, processes, rows
+from k3gate.store import ARTIFACT_BYTES, Artifact, insert_artifact, judgements, processes, rows, watched
 from k3gate.store.database import Statements
 
 if TYPE_CHECKING:
@@ -138,6 +138,7 @@ def import_bundle(store: Store, path: Path) -> str:
         artifacts = [_artifact(one, members) for one in document["artifacts"]]
         subjects = [(str(one[0]), str(one[1])) for one in document["subjects"]]
         _check_outcomes(record.outcomes)
+        _check_watched(record)
         for one in evaluations:
             _check_text(one.criteria_text + one.target_text)
             _check_observed(one.result)
@@ -165,6 +166,7 @@ def import_bundle(store: Store, path: Path) -> str:
             rows.insert_run(at, run, record.inventory, nobody)
             for outcome in record.outcomes:
                 rows.save_outcome(at, run.id, outcome, None)
+            watched.add(at, run.id, record.series, record.phases)
             for artifact in artifacts:
                 insert_artifact(at, run.id, artifact)
         for subject, kind in subjects:
@@ -194,6 +196,18 @@ def _check_outcomes(outcomes: tuple[Outcome, ...]) -> None:
             raise ValueError("a metric stands twice in an outcome")
 
 
+def _check_watched(record: RunRecord) -> None:
+    for one in record.series:
+        watched.check(one)
+        if not all(value is None or isinstance(value, str | int | float) for value in one.labels.values()):
+            raise ValueError("a label is neither text nor number")
+    keys = {(one.name, one.unit, canonical(plain(one.labels))) for one in record.series}
+    if len(keys) < len(record.series):
+        raise ValueError("a series stands twice")
+    if not all(math.isfinite(one.start_s) and math.isfinite(one.end_s) for one in record.phases):
+        raise ValueError("a phase has no finite time")
+
+
 def _check_observed(result: GateResult) -> None:
     for step in result.steps:
         for check in step.checks:
@@ -204,7 +218,8 @@ def _check_observed(result: GateResult) -> None:
 def _require_same(at: Statements, record: RunRecord, path: Path) -> None:
     """Raise `UsageError` where the store holds another run of this id."""
     run, inventory = rows.read_run(at, record.run.id)
-    if (run, inventory, rows.read_outcomes(at, run.id)) != (record.run, record.inventory, record.outcomes):
+    own = (run, inventory, rows.read_outcomes(at, run.id), watched.read_series(at, run.id))
+    if own != (record.run, record.inventory, record.outcomes, record.series):
         raise UsageError(
             f"cannot import {path}: the store holds another run with the id {run.id}; import it into another --store"
         )

@@ -155,7 +155,10 @@ class Sample(Base):
 
 
 class Series(Base):
-    """A quantity watched while the run went on. `points`: JSON, [[seconds since the run began, value], ...]."""
+    """A quantity watched while the run went on, or a piece of it: pieces of one name and labels follow one another.
+
+    `points`: JSON, [[seconds since the run began, ...], [value or null, ...]]; a value holds until the next.
+    """
 
     __tablename__ = "series"
 
@@ -165,6 +168,20 @@ class Series(Base):
     unit: Mapped[str]
     labels: Mapped[str]
     points: Mapped[str]
+
+
+class Phase(Base):
+    """When a round of a case ran, in seconds since the run began."""
+
+    __tablename__ = "phase"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    run_id: Mapped[str] = _of_run()
+    probe: Mapped[str]
+    case_name: Mapped[str]
+    round: Mapped[int]
+    start_s: Mapped[float]
+    end_s: Mapped[float]
 
 
 class Artifact(Base):

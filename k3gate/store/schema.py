@@ -10,7 +10,7 @@ from k3gate.store.database import Database, SQLiteDatabase, Statements
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-KNOWN = ("0001", "0002")
+KNOWN = ("0001", "0002", "0003")
 """All revisions of this version of k3gate, oldest first; a test compares them with the migrations."""
 
 

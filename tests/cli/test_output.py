@@ -129,7 +129,7 @@ def test_pipes_sockets_and_devices_that_were_not_handed_over_are_refused(tmp_pat
 
 
 def test_streams_of_the_shell_are_written_as_they_stand(selftest: str, tmp_path: Path) -> None:
-    done = shell(f"{PROGRAM} report -o /dev/stdout | head -c 200000", tmp_path)
+    done = shell(f"{PROGRAM} report -o /dev/stdout | head -c 400000", tmp_path)
     assert "<title>k3gate report" in done.stdout
     assert "report of run" in done.stdout
     done = shell(

@@ -283,7 +283,7 @@ def test_a_crashed_case_is_shown_as_crashed_and_the_circumstances_last(cli) -> N
         assert "[failed]\n" in line
         assert "SIGSEGV" in line
         cases = re.findall(r"^(?:selftest|machine)/\S+", shown, re.M)
-        assert cases[-1] == "machine/idle"
+        assert cases[-1] == "machine/monitor"
 
 
 @pytest.mark.parametrize(

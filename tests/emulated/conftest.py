@@ -169,3 +169,37 @@ def persistent_memory(emulator: Emulator) -> Answers:
     shape = machine.shape(Node(768, [0, 1]), Node(1024, [2, 3]))
     shape += persistent.build(folder, emulator.folder / "persistent.img", emulator.mke2fs, 512)
     return emulator.boot("persistent_memory", shape, MAPPED)
+
+
+DRIVES = """
+for name in nvme0n1 nvme1n1 nvme2n1; do test $(cat /sys/block/$name/size) = 131072 && models=$name; done
+mkdir /tmp/models
+mount -t ext4 /dev/$models /tmp/models
+mkdir /tmp/models/kimi-k3
+run host k3gate host --storage /tmp/models/kimi-k3 --storage /dev/shm --json
+run refused k3gate host --storage /dev/$models
+run capture k3gate capture -o machine.tar.gz --storage /tmp/models/kimi-k3
+run run k3gate run --profile smoke --probe selftest --only selftest/hash.64k --rounds 1 --json
+"""
+
+
+@pytest.fixture(scope="session")
+def two_drives(emulator: Emulator) -> Answers:
+    """Two nodes, each with an NVMe drive behind a port of its own: at node 0 one of 64 MiB that holds a file system,
+    at node 1 an empty one of 32 MiB with blocks of 4 KiB. (The third drive holds the root file system.)
+    """
+    empty = emulator.folder / "drives"
+    empty.mkdir()
+    shape = machine.shape(Node(768, [0]), Node(512, [1]))
+    for node, (size, block) in enumerate(((64, 512), (32, 4096))):
+        image = emulator.folder / f"drive{node}.img"
+        if node == 0:
+            machine.image.file_system(empty, image, emulator.mke2fs, size)
+        else:
+            image.write_bytes(bytes(size << 20))
+        shape += ["-device", f"pxb-pcie,id=bus{node},bus=pcie.0,bus_nr={64 + 32 * node},numa_node={node}"]
+        shape += ["-device", f"pcie-root-port,id=port{node},bus=bus{node},chassis={node + 1},slot={node + 1}"]
+        shape += ["-drive", f"file={image},if=none,id=drive{node},format=raw,snapshot=on"]
+        described = f"nvme,drive=drive{node},serial=SECRET{node},bus=port{node}"
+        shape += ["-device", f"{described},logical_block_size={block},physical_block_size={block}"]
+    return emulator.boot("two_drives", shape, DRIVES)

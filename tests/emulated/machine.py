@@ -71,7 +71,7 @@ class Emulator:
         command += ["-serial", f"file:{console}", "-serial", f"file:{answer}", *shape]
         # Writes of the guest go to a temporary file, so that every boot finds the same image.
         command += ["-drive", f"file={self.image},if=none,id=root,format=raw,snapshot=on"]
-        command += ["-device", "nvme,drive=root,serial=root"]
+        command += ["-device", "nvme,drive=root,serial=root,bus=pcie.0"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
             end = f"ended with {done.returncode} {done.stderr[-1000:]}"

@@ -68,12 +68,13 @@ def residency(held: float | None, **changes: Any) -> Outcome:
     return Outcome("memory", "residency.image", metric.state, metric.reason, 60.0, 1, (), (metric,))
 
 
-def idle(other: float = 0.01, steal: float = 0.0) -> Outcome:
+def idle(other: float = 0.01, steal: float = 0.0, disk: float = 1e6) -> Outcome:
     """What the harness says of the rest of the machine."""
     here = {"labels": {"scope": "machine"}}
     rows = (
         make_metric("machine.cpu.other_share", other, **here),
         make_metric("machine.cpu.steal_share", steal, **here),
+        make_metric("machine.disk.other_rate", disk, **here),
     )
     return Outcome("machine", "idle", State.OK, None, 0.0, 1, (), rows)
 

@@ -200,11 +200,11 @@ def test_evidence_about_another_subject_proves_nothing(check: Any, make_record: 
 def test_clm_09_evidence_from_another_machine_does_not_count(
     judge: Any, make_record: Any, build: Any
 ) -> None:
-    foreign = (evidence("roofline.errors", "sha256:machine-x", "machine"),)
+    foreign = (evidence("roofline.pcie_links", "sha256:machine-x", "machine"),)
     result = judge(make_record(evidence=foreign))
-    assert build.check_of(result, "roofline.errors").verdict is Verdict.UNPROVEN
-    own = (evidence("roofline.errors", "sha256:bare", "machine"),)
-    assert build.check_of(judge(make_record(evidence=own)), "roofline.errors").verdict is Verdict.PASS
+    assert build.check_of(result, "roofline.pcie_links").verdict is Verdict.UNPROVEN
+    own = (evidence("roofline.pcie_links", "sha256:bare", "machine"),)
+    assert build.check_of(judge(make_record(evidence=own)), "roofline.pcie_links").verdict is Verdict.PASS
 
 
 @pytest.mark.parametrize(

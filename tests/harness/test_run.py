@@ -98,7 +98,7 @@ def test_a_run_is_not_taken_up_on_a_twin_or_under_other_limits(
     assert here.machine.id, "this test needs a machine with an id"
 
     def pretend(inventory: Inventory) -> None:
-        monkeypatch.setattr(harness.host, "read", lambda name=None: inventory)
+        monkeypatch.setattr(harness.host, "read", lambda **asked: inventory)
 
     pretend(attrs.evolve(here, machine=attrs.evolve(here.machine, id="0" * 32)))
     with pytest.raises(UsageError, match="begun on the machine of id"):
@@ -193,7 +193,7 @@ def test_top_14_the_image_is_planned_with_a_copy_for_each_node(
     from k3gate import host
     from k3gate.gate import targets
 
-    monkeypatch.setattr(host, "read", lambda name=None: make_inventory("bare_metal"))
+    monkeypatch.setattr(host, "read", lambda **asked: make_inventory("bare_metal"))
     own = tmp_path / "own.toml"
     text = (targets.FOLDER / "residency-lab.toml").read_text()
     own.write_text(

@@ -8,6 +8,7 @@ import attrs
 import pytest
 
 from k3gate.records import Amx, Cpu, Inventory, Provenance, State
+from k3gate.reports import machine
 from k3gate.reports.machine import machine_kind, processor, settings
 
 GIB = 2**30
@@ -80,3 +81,18 @@ def test_swap_whose_use_is_unknown_is_not_unused(make_inventory: Any, used: int 
 def test_one_of_a_kind_is_no_plural(make_inventory: Any) -> None:
     inventory = make_inventory("bare_metal", cpu={"sockets": 1, "cores": 12, "threads": None})
     assert dict(processor(inventory))["Sockets, cores, threads"] == "1 socket, 12 cores, threads unknown"
+
+
+def test_a_drive_is_told_in_words_with_what_lies_within_it(bare_metal) -> None:
+    from k3gate.records import Drive, DriveHealth, PcieLink, Storage
+
+    health = DriveHealth(temperature=50.0, sensors={"1": 50.0, "2": 90.0})
+    drive = Drive(
+        "0000:41:00.0 namespace 1", "nvme0n1", kind="nvme", link=PcieLink("0000:41:00.0", 16.0), health=health
+    )
+    inventory = attrs.evolve(bare_metal().record.inventory, storage=Storage(drives=(drive,)))
+    (rows,) = [rows for name, rows in machine.tables(inventory) if name == "Drives"]
+    assert (
+        "link gt per s: 16.0; health temperature: 50.0; health sensors 1: 50.0; health sensors 2: 90.0"
+        in rows[0][2]
+    )

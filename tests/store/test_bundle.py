@@ -18,6 +18,7 @@ from k3gate.errors import StorageError, UsageError
 from k3gate.records import Evidence, RunStatus, Verdict
 from k3gate.store import Store, bundle, open_store
 from k3gate.store.bundle import export_run, import_bundle
+from tests.store.test_watched import PHASES, SERIES
 
 
 @pytest.fixture
@@ -26,6 +27,7 @@ def full(store: Store, make_run, make_inventory, make_outcome, make_waiver, make
     store.begin_run(make_run(), make_inventory())
     store.save_outcome("abcd2345", make_outcome())
     store.save_outcome("abcd2345", make_outcome("read.core.node0", rounds=2))
+    store.add_watched("abcd2345", SERIES, PHASES)
     store.add_subject("abcd2345", "sha256:checkpoint", "checkpoint")
     store.add_evidence(
         Evidence(

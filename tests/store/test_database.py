@@ -18,10 +18,11 @@ import attrs
 import pytest
 
 from k3gate.errors import StorageError, UsageError
+from k3gate.mounts import is_network
 from k3gate.records import RunStatus, Sample
 from k3gate.store import Store, open_store, schema
 from k3gate.store.database import SQLiteDatabase
-from k3gate.store.filesystems import filesystem_type, is_network
+from k3gate.store.filesystems import filesystem_type
 
 MOUNTS = """\
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
