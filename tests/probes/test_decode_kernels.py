@@ -87,6 +87,19 @@ def test_each_placement_decodes_as_float64_does(placement: str, batch: int) -> N
         assert proof.ok, (trunk, proof.detail)
 
 
+@pytest.mark.parametrize("threads", [((0, 0, 0), (0,), (0, 0)), ((0,) * 8,)])
+def test_threads_may_be_more_than_heads_and_differ_from_node_to_node(
+    threads: tuple[tuple[int, ...], ...],
+) -> None:
+    """Threads that share a CPU compute the same; a cache of 700 rows is cut among them."""
+    cpu = _native.allowed_cpus()[0]
+    nodes = tuple((node, tuple(cpu for _ in each)) for node, each in enumerate(threads))
+    for placement in ("owner", "interleaved"):
+        setup = Setup(SMALL, "q8_0", PATHS[0], nodes, placement=placement, context=700, pages="small")
+        proof = decode_kernels.prove(setup)
+        assert proof.ok, proof.detail
+
+
 @pytest.mark.parametrize("fault", decode_kernels.FAULTS)
 def test_a_planted_mistake_is_found(fault: str) -> None:
     setup = _setup(2, batch=2, context=5)

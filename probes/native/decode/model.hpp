@@ -2,6 +2,7 @@
 // each lies. No Python here.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -186,5 +187,71 @@ class Model {
   std::vector<std::string> loaded_;
   bool filled_ = false;
 };
+
+template <class Do>
+void Model::each_matrix(const Do& act) {
+  const auto mlp = [&act](std::optional<Mlp>& one, bool whole) {
+    if (!one) return;
+    act(one->gate_up, whole);
+    act(one->down, whole);
+  };
+  for (Layer& layer : layers) {
+    if (layer.kda) {
+      for (Matrix* each : {&layer.kda->proj, &layer.kda->f_b, &layer.kda->out}) act(*each, false);
+    }
+    if (layer.mla) {
+      for (Matrix* each :
+           {&layer.mla->proj, &layer.mla->q_b, &layer.mla->k_b, &layer.mla->v_b, &layer.mla->out})
+        act(*each, false);
+    }
+    mlp(layer.dense, false);
+    if (layer.moe) {
+      if (setup_.trunk) {
+        for (Matrix* each : {&layer.moe->router, &layer.moe->latent_down, &layer.moe->latent_up})
+          act(*each, false);
+      }
+      mlp(layer.moe->shared, false);
+      for (auto& group : layer.moe->experts) {
+        for (auto& expert : group) mlp(expert, true);
+      }
+    }
+  }
+  if (setup_.trunk) act(head, false);
+}
+
+template <class Do>
+void Model::each_vec(const Do& act) {
+  const auto mix = [&act](Mix& one, float deviation) {
+    act(one.norm, 1.0F, 0.1F);
+    act(one.proj, 0.0F, deviation);
+    act(one.both, 0.0F, 0.0F);
+  };
+  if (!setup_.trunk) return;
+  const float small = 1 / std::sqrt(static_cast<float>(setup_.shape.hidden));
+  for (Layer& layer : layers) {
+    act(layer.attention_norm, 1.0F, 0.1F);
+    act(layer.mlp_norm, 1.0F, 0.1F);
+    mix(layer.attention_mix, small);
+    mix(layer.mlp_mix, small);
+    if (layer.kda) {
+      const float tap = 1 / std::sqrt(static_cast<float>(setup_.shape.convolution));
+      for (Vec& taps : layer.kda->taps) act(taps, 0.0F, tap);
+      act(layer.kda->bias, -2.0F, 1.5F);
+      act(layer.kda->a_log, 0.5F, 0.5F);
+      act(layer.kda->steepness, 0.0F, 0.0F);
+      act(layer.kda->norm, 1.0F, 0.1F);
+    }
+    if (layer.mla) {
+      act(layer.mla->query_norm, 1.0F, 0.1F);
+      act(layer.mla->cache_norm, 1.0F, 0.1F);
+    }
+    if (layer.moe) {
+      act(layer.moe->bias, 0.0F, 0.05F);
+      act(layer.moe->norm, 1.0F, 0.1F);
+    }
+  }
+  mix(output_mix, small);
+  act(norm, 1.0F, 0.1F);
+}
 
 }  // namespace k3gate::decode
