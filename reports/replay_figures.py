@@ -182,7 +182,7 @@ def _miniature(step: Step) -> str:
     """What was replayed, in a sentence."""
     routing = {"model": "routing by a model", "uniform": "routing uniform", "trace": "routing by a trace"}
     parts = [
-        f"{step.number('layers')} layers of {step.number('experts')} experts",
+        f"{step.counted('layers')} layers of {step.counted('experts')} experts",
         routing.get(str(step.label("routing")), "routing not stated"),
     ]
     for name in ("skew", "reuse"):
@@ -284,11 +284,11 @@ def _named(step: Step) -> str:
     if factor == "base":
         return "Base case"
     if factor == "deep":
-        return f"{words.capital(words.small(step.number('layers')))} layers"
+        return f"{words.capital(step.counted('layers'))} layers"
     if factor == "batch":
-        return f"{step.number('batch'):,} sequences together"
+        return f"{words.capital(step.counted('batch'))} sequences together"
     if factor == "context":
-        return f"Context {step.number('context'):,}"
+        return f"Context {step.counted('context')}"
     return named.get(str(factor), {}).get(str(value)) or str(step.outcome.case)
 
 
@@ -302,8 +302,8 @@ def _base_line(base: Step) -> str:
     }.get(str(base.label("placement")), "placement not stated")
     trunk = "no trunk" if base.label("trunk") == "gpu" else f"trunk in {str(base.label('trunk')).upper()}"
     return (
-        f"Base case: {words.count(base.number('threads'), 'thread')}, {base.number('layers')} layers of "
-        f"{base.number('experts')} experts, {trunk}, {where}, one sequence, context {base.number('context'):,}."
+        f"Base case: {base.counted('threads')} threads, {base.counted('layers')} layers of "
+        f"{base.counted('experts')} experts, {trunk}, {where}, one sequence, context {base.counted('context')}."
     )
 
 
