@@ -200,6 +200,20 @@ def test_a_part_above_the_read_rate_is_explained(bare_metal: Any, tree: Any, mak
     assert "More than 100 % of the read rate: loads alone were measured too low here" in tree(text).text
 
 
+def test_what_holds_for_all_metrics_of_a_step_is_told_with_its_first(
+    bare_metal: Any, tree: Any, make_replay: Make
+) -> None:
+    sheet = bare_metal()
+    text = rendered_page(sheet, replayed(sheet, make_replay(proofs=OK)))
+    rows = re.findall(r'<tr id="s-\d+">.*?</tr>', text, re.S)
+    own = [tree(row).text for row in rows if "S-00" in row and ("Decode: base" in row or ">base<" in row)]
+    assert len(own) == 23
+    assert "trunk bf16" in own[0] and "placement: holds, seen" in own[0]
+    number = own[0].split()[0]
+    router = next(row for row in own if "Time of a step by part" in row and "part router" in row)
+    assert router.endswith(f"as {number}") and "trunk" not in router
+
+
 # --- factors ---------------------------------------------------------------------------------------------
 
 
