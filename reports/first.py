@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
+
 from k3gate.records import (
     CheckResult,
     GateResult,

@@ -386,7 +386,10 @@ class Measurements:
         for outcome in self._record.outcomes:
             if (outcome.probe, outcome.case) == (probe, case):
                 why = outcome.reason or next((one.reason for one in outcome.metrics if one.reason), None)
-                reason = why or "what was replayed says nothing of this target, or its parts do not add up to a step"
+                reason = (
+                    why
+                    or "what was replayed says nothing of this target, or its parts do not add up to a step"
+                )
                 link = self._index.case_link(probe, case)
                 return Absent(title, words.STATES[outcome.state] if why else "not known", reason, link)
         for left in self._record.run.left_out:

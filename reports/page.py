@@ -123,6 +123,8 @@ def render(
         "footer": footer(f"k3gate report, run {record.run.id}, {words.date(record.run.started)}"),
         "sample_rounds": sample_rounds,
         "round_values": round_values,
+        "alike": alike(index),
+        "own_labels": own_labels,
         "metric_title": metric_title,
         "metric_divides": metric_divides,
         "observed": observed,
@@ -298,9 +300,13 @@ _REPLAYED = ("roofline.replay", "roofline.skew")
 
 
 def undrawn(gate: GateResult, index: Index, *, replayed: bool) -> list[tuple[str, Link]]:
-    """Figures that this run has no data for, with the gap that says why. `replayed`: its figures say that themselves."""
+    """Figures that this run has no data for, with the gap that says why. `replayed`: those say so themselves."""
     unseen = {check.id for step in gate.steps for check in step.checks if check.observed is None}
-    return [(title, index.gaps[name]) for name, title in _FIGURES.items() if name in unseen & set(index.gaps) and not (replayed and name in _REPLAYED)]
+    return [
+        (title, index.gaps[name])
+        for name, title in _FIGURES.items()
+        if name in unseen & set(index.gaps) and not (replayed and name in _REPLAYED)
+    ]
 
 
 def steps_lead(gate: GateResult) -> str:
@@ -389,6 +395,28 @@ def sample_rounds(metric: Metric) -> str:
     values = [value for _, value in round_medians(metric)]
     shown = [words.value(value, metric.unit, 4).split(NBSP)[0] for value in values]
     return GAP.join(shown) or "no sample"
+
+
+def alike(index: Index) -> dict[str, SampleRow]:
+    """For the anchor of a row the first of its case that has the same proofs and reason, where it is not that itself.
+
+    A step of the replay has more than twenty metrics: what holds for all of them is told with the first.
+    """
+    first: dict[tuple[int, Any, str | None], SampleRow] = {}
+    found = {}
+    for row in index.samples:
+        key = (id(row.outcome), row.metric.proofs, row.metric.reason)
+        if first.setdefault(key, row) is not row:
+            found[row.anchor] = first[key]
+    return found
+
+
+def own_labels(row: SampleRow, first: SampleRow | None) -> str:
+    """The labels of a row in one line; of one like an earlier row what tells it apart from that."""
+    labels = row.metric.labels
+    if first is not None:
+        labels = {key: item for key, item in labels.items() if first.metric.labels.get(key, ...) != item}
+    return words.labels(labels)
 
 
 @frozen

@@ -70,9 +70,7 @@ def token(found: Expectation | None, index: Index, number: int) -> Figure | None
     total = sum(prediction.seconds.values())
     shown = [part for part in PARTS if prediction.seconds.get(part, 0.0) > 0]
     rows = _rows_of(index, [prediction.base])
-    by_part = {
-        str(row.metric.labels.get("part")): row for row in rows if row.metric.name == REPLAY_PART.name
-    }
+    by_part = {str(row.metric.labels.get("part")): row for row in rows if row.metric.name == REPLAY_PART.name}
     if not prediction.base.seconds.get("dense") and "shared" in by_part:
         by_part["dense"] = by_part["shared"]  # from which it was computed
     most = max(shown, key=lambda part: prediction.seconds[part])
@@ -81,7 +79,9 @@ def token(found: Expectation | None, index: Index, number: int) -> Figure | None
         low = low.split(NBSP)[0]
     share = words.share(prediction.seconds[most] / total, 2)
     who = "one sequence" if found.batch == 1 else f"each of {found.batch:,} sequences decoded together"
-    trunk = "without the trunk, which GPUs hold" if found.trunk == "gpu" else f"trunk in {found.trunk.upper()}"
+    trunk = (
+        "without the trunk, which GPUs hold" if found.trunk == "gpu" else f"trunk in {found.trunk.upper()}"
+    )
     unit, scale = ("ms", 1e-3) if total < 1 else ("s", 1.0)
     doubt = f" In doubt: {'; '.join(found.doubts)}." if found.doubts else ""
     starts = _running(prediction.seconds[part] / total for part in shown)
@@ -135,8 +135,8 @@ def _beyond(found: Expectation) -> str:
     if not read or all(rate <= read for rate in rates):
         return ""
     return (
-        f" More than 100{NBSP}% of the read rate: loads alone were measured too low here, or a cache held what the part "
-        "reads."
+        f" More than 100{NBSP}% of the read rate: loads alone were measured too low here, or a cache held what the "
+        "part reads."
     )
 
 
@@ -164,11 +164,11 @@ def _stack(
         parts.append(charts.vertical(100 * edge, 54, 58, "ax"))
     parts.append(charts.text(0, 71, "0", style="t2"))
     parts.append(
-        charts.text(100, 71, f"middle: {units.significant(total / scale, 2)}{NBSP}{unit}", style="t2", anchor="end")
+        charts.text(
+            100, 71, f"middle: {units.significant(total / scale, 2)}{NBSP}{unit}", style="t2", anchor="end"
+        )
     )
-    told = "; ".join(
-        f"{TITLES[part]} {units.significant(seconds[part] / scale)} {unit}" for part in shown
-    )
+    told = "; ".join(f"{TITLES[part]} {units.significant(seconds[part] / scale)} {unit}" for part in shown)
     return charts.svg(
         parts, height=_STACK + 14, key="token", title="The time of a predicted token by part", desc=told
     )
@@ -182,7 +182,7 @@ def _miniature(step: Step) -> str:
     """What was replayed, in a sentence."""
     routing = {"model": "routing by a model", "uniform": "routing uniform", "trace": "routing by a trace"}
     parts = [
-        f"{step.number('layers')} layers of {step.number('experts')} experts",
+        f"{step.counted('layers')} layers of {step.counted('experts')} experts",
         routing.get(str(step.label("routing")), "routing not stated"),
     ]
     for name in ("skew", "reuse"):
@@ -216,15 +216,13 @@ def factors(record: RunRecord, index: Index, number: int) -> Figure | None:
         anchor="fig-factors",
         number=number,
         title=doubted(title, [rows.get(one.outcome.case) for one in about]),
-        subtitle="Decode rate of the miniature in tokens/s of each sequence, from 0; dark: the base case; whisker: 95 % "
-        "interval over rounds; of base: the ratio with its interval; crossing: MB of a step that threads copy from "
-        "another node's memory",
+        subtitle="Decode rate of the miniature in tokens/s of each sequence, from 0; dark: the base case; whisker: "
+        "95 % interval over rounds; of base: the ratio with its interval; crossing: MB of a step that threads copy "
+        "from another node's memory",
         source=f"{_base_line(base)}{left}{_left_out(record)} {proof_line(sampled)}",
         links=ends(sorted(sampled, key=lambda row: row.number)),
         head=("Case", "Decode rate", "tokens/s", "Of base", "Its interval", "MB crossing", "State"),
-        bars=tuple(
-            _factor_row(one, base, place, rows.get(one.outcome.case), index) for one in shown
-        ),
+        bars=tuple(_factor_row(one, base, place, rows.get(one.outcome.case), index) for one in shown),
     )
 
 
@@ -234,9 +232,7 @@ def _order_of_factor(step: Step) -> tuple[int, str, int]:
     return _WHOLE.index(factor), factor, number
 
 
-def _factor_row(
-    one: Step, base: Step, place: charts.Scale, row: SampleRow | None, index: Index
-) -> BarRow:
+def _factor_row(one: Step, base: Step, place: charts.Scale, row: SampleRow | None, index: Index) -> BarRow:
     parts = [charts.band(0, place(one.tokens_per_s), "25%", "50%", "f-data" if one is base else "f-data2")]
     if one.interval is not None:
         parts.append(charts.whisker(place(one.interval[0]), place(one.interval[1]), "wi"))
@@ -272,7 +268,12 @@ def _named(step: Step) -> str:
             "replicated": "Every expert on every node",
             "single": "One node alone",
         },
-        "trunk": {"bf16": "Trunk in BF16", "q8_0": "Trunk in Q8_0", "mxfp4": "Trunk in MXFP4", "gpu": "No trunk"},
+        "trunk": {
+            "bf16": "Trunk in BF16",
+            "q8_0": "Trunk in Q8_0",
+            "mxfp4": "Trunk in MXFP4",
+            "gpu": "No trunk",
+        },
         "routing": {
             "uniform": "Uniform routing",
             "model": "Routing by a model",
@@ -284,11 +285,11 @@ def _named(step: Step) -> str:
     if factor == "base":
         return "Base case"
     if factor == "deep":
-        return f"{words.capital(words.small(step.number('layers')))} layers"
+        return f"{words.capital(step.counted('layers'))} layers"
     if factor == "batch":
-        return f"{step.number('batch'):,} sequences together"
+        return f"{words.capital(step.counted('batch'))} sequences together"
     if factor == "context":
-        return f"Context {step.number('context'):,}"
+        return f"Context {step.counted('context')}"
     return named.get(str(factor), {}).get(str(value)) or str(step.outcome.case)
 
 
@@ -302,8 +303,8 @@ def _base_line(base: Step) -> str:
     }.get(str(base.label("placement")), "placement not stated")
     trunk = "no trunk" if base.label("trunk") == "gpu" else f"trunk in {str(base.label('trunk')).upper()}"
     return (
-        f"Base case: {words.count(base.number('threads'), 'thread')}, {base.number('layers')} layers of "
-        f"{base.number('experts')} experts, {trunk}, {where}, one sequence, context {base.number('context'):,}."
+        f"Base case: {base.counted('threads')} threads, {base.counted('layers')} layers of "
+        f"{base.counted('experts')} experts, {trunk}, {where}, one sequence, context {base.counted('context')}."
     )
 
 
@@ -313,13 +314,9 @@ def _finding(base: Step, cases: Sequence[Step]) -> tuple[str, list[Step]]:
     placed = [one for one in cases if one.label("factor") == "placement"]
     alone = next((one for one in placed if one.label("placement") == "single"), None)
     if alone is not None:
-        whole = max(
-            (one for one in (base, *placed) if one is not alone), key=lambda one: one.tokens_per_s
-        )
+        whole = max((one for one in (base, *placed) if one is not alone), key=lambda one: one.tokens_per_s)
         ratio, interval = replay.against(whole, alone)
-        both = (
-            f"{units.significant(whole.tokens_per_s)} against {units.significant(alone.tokens_per_s)} tokens/s"
-        )
+        both = f"{units.significant(whole.tokens_per_s)} against {units.significant(alone.tokens_per_s)} tokens/s"
         if interval[1] < 1:
             return f"The whole machine decodes slower than one node alone: {both}", [whole, alone]
         if interval[0] <= 1:
@@ -332,7 +329,10 @@ def _finding(base: Step, cases: Sequence[Step]) -> tuple[str, list[Step]]:
     if same:
         most = max(same, key=lambda one: abs(math.log(replay.against(one, base)[0])))
         times = units.significant(replay.against(most, base)[0], 2)
-        return f"Changed most by “{_lower(_named(most))}”: {times} times the rate of the base case", [most, base]
+        return f"Changed most by “{_lower(_named(most))}”: {times} times the rate of the base case", [
+            most,
+            base,
+        ]
     if cases:
         return f"The miniature decodes at {rate} a sequence", [base]
     return f"The miniature decodes at {rate}; no other case was replayed", [base]
@@ -379,10 +379,10 @@ def against_itself(record: RunRecord, index: Index, number: int) -> Figure | Non
         anchor="fig-self",
         number=number,
         title=doubted(title, rows),
-        subtitle="Decode rate of the miniature by the middle of what the base case predicts for it, logarithmic; dashed: "
-        "the predicted interval; disc: measured, with its 95 % interval over rounds",
-        source="The whole of K3 is predicted in the same way, and the check of the replay passes where these cases fell "
-        f"inside. {proof_line(rows)}",
+        subtitle="Decode rate of the miniature by the middle of what the base case predicts for it, logarithmic; "
+        "dashed: the predicted interval; disc: measured, with its 95 % interval over rounds",
+        source="The whole of K3 is predicted in the same way, and the check of the replay passes where these cases "
+        f"fell inside. {proof_line(rows)}",
         links=ends(sorted(rows, key=lambda row: row.number)),
         head=("Case", "Measured by predicted", "Measured", "Predicted", "Inside", "State"),
         axis=charts.cell(_ratio_axis(place, reach)),

@@ -6,6 +6,7 @@ Numbers and their units are tied by a no-break space; ranges take an en dash; a 
 from __future__ import annotations
 
 import datetime
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -94,7 +95,7 @@ def share(value: float | None, digits: int = 3) -> str:
 
 def value(number: float | None, unit: str | None, digits: int = 3) -> str:
     """A value in base units for a table cell: rates in GB/s, sizes of a gigabyte and more to 0.1 GB."""
-    if number is None:
+    if number is None or not math.isfinite(number):
         return "unknown"
     if unit in (None, "", "1") and 0 < abs(number) < 1e-3:
         mantissa, _, power = f"{number:.{digits - 1}e}".partition("e")

@@ -150,13 +150,16 @@ def _replay(record: RunRecord) -> _Reading:
         reading = _machine(record, REPLAY_BANDWIDTH.name, "base", what, factor="base")
         reason = (broken.rate.reason if broken else None) or reading.reason
         return _Reading(None, None, broken.rate.state if broken else State.NOT_RUN, reason, what)
-    metric = base.bandwidth or base.rate
+    metric = base.bandwidth
     trunk = str(base.label("trunk"))
     detail = (
-        f"{base.number('threads')} pinned threads, {what}: {base.number('layers')} layers of "
-        f"{base.number('experts')} experts, {'no trunk' if trunk == 'gpu' else f'trunk in {trunk.upper()}'}, context "
-        f"{base.number('context'):,}; bytes of weights, states and caches"
+        f"{base.counted('threads')} pinned threads, {what}: {base.counted('layers')} layers of "
+        f"{base.counted('experts')} experts, {'no trunk' if trunk == 'gpu' else f'trunk in {trunk.upper()}'}, context "
+        f"{base.counted('context')}; bytes of weights, states and caches"
     )
+    if metric is None:
+        moved = sum(base.bytes.values()) * base.tokens_per_s
+        return _Reading(moved, None, base.rate.state, base.rate.reason, detail, (base.key,))
     evidence = (f"{base.outcome.probe}/{base.outcome.case}#{metric.name}",)
     return _Reading(metric.median, metric.interval, metric.state, metric.reason, detail, evidence)
 

@@ -42,6 +42,7 @@ STREAMING = frozenset(PARTS) - {"mix", "synchronisation"}
 _USABLE = (State.OK, State.UNSTABLE)
 _RATES, _SECONDS, _BYTES = (1e-6, 1e6), 1e6, 1e15
 """Rates, times and bytes of a step that some machine could have; a stranger's bundle may say anything."""
+_COUNT = 10**9
 _LAYERS, _BATCH = (4, 10_000), (1, 10_000)
 _ADDS_UP = 1.5
 """By how much the medians of the parts may add up to another time than that of a step, either way."""
@@ -68,9 +69,15 @@ class Step:
         return self.rate.labels.get(name)
 
     def number(self, name: str) -> int:
-        """A label that is a whole number; 0 where it is none."""
+        """A label that is a whole number that some machine could have; -1 where it is none."""
         value = self.rate.labels.get(name)
-        return value if isinstance(value, int) and not isinstance(value, bool) else 0
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        return value if whole and 0 <= value <= _COUNT else -1  # type: ignore[operator,return-value]
+
+    def counted(self, name: str) -> str:
+        """The same in words: "64", "an unknown number of"."""
+        value = self.number(name)
+        return f"{value:,}" if value >= 0 else "an unknown number of"
 
     @property
     def tokens_per_s(self) -> float:

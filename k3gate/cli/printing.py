@@ -125,7 +125,7 @@ _BEST_FIRST = (
 
 
 def print_measurements(record: RunRecord) -> None:
-    """One line a metric: case, value, interval, state; the reason under it where there is one.
+    """One line a metric: case, value, interval, state; under it the reason, once for all that it holds for in a case.
 
     The worse of the states of a case and its metric is shown: a case that crashed has samples, and they are none
     of a case that went well. What others did meanwhile comes last.
@@ -134,11 +134,14 @@ def print_measurements(record: RunRecord) -> None:
         name = f"{outcome.probe}/{outcome.case}"
         if not outcome.metrics:
             _print_row(name, "", outcome.state, outcome.reason)
+        told: set[str] = set()
         for metric in outcome.metrics:
             both: tuple[Metric | Outcome, ...] = (metric, outcome)
             worse = max(both, key=lambda one: _BEST_FIRST.index(one.state))
             value = f"{metric.name} {metric_value(metric)}{_told_apart(metric, outcome)}  "
-            _print_row(name, value, worse.state, worse.reason)
+            # Parts of one step often have one reason.
+            _print_row(name, value, worse.state, None if worse.reason in told else worse.reason)
+            told |= {worse.reason} if worse.reason else set()
 
 
 def _told_apart(metric: Metric, outcome: Outcome) -> str:

@@ -64,13 +64,14 @@ def _decide(
 ) -> tuple[Verdict, str, str | None]:
     """(verdict, why, remedy where it is not the criterion's own)."""
     standard = "Run `k3gate run --profile standard`, which holds the prediction against itself."
-    if prediction.high < wanted:
+    missed = [one for one in tests if not one.inside]
+    # A prediction that was too low for cases of its own run may be too low for the whole.
+    if prediction.high < wanted and not any(one.case.tokens_per_s > one.predicted.high for one in missed):
         return Verdict.FAIL, "even the upper end is below that", None
     if prediction.base.rate.state is State.UNSTABLE:
         return Verdict.UNPROVEN, f"its figures are unstable ({prediction.base.rate.reason})", None
     if not prediction.narrow:
         return Verdict.UNPROVEN, "the interval is wider than a factor of 2", None
-    missed = [one for one in tests if not one.inside]
     if missed:
         names = listed(_miss(one) for one in missed)
         return Verdict.UNPROVEN, f"the prediction failed its own test ({names})", None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import attrs
 import pytest
 
 from k3gate.analysis.ladder import ladder
@@ -80,3 +81,28 @@ def test_a_rate_above_the_paper_is_a_fault_and_not_a_good_score(make_inventory: 
     assert "110 % of the paper rate is above the physical limit" in read.reason
     assert read.of_above is None
     assert read.tokens_per_s is None
+
+
+def test_the_replay_is_a_rung_with_what_was_replayed(
+    make_inventory: MakeInventory, make_replay: Callable[..., Outcome]
+) -> None:
+    made = record(make_inventory("bare_metal"), 0.8 * PAPER)
+    replayed = make_replay(stream=0.5 * PAPER)
+    rung = ladder(RunRecord(made.run, made.inventory, (*made.outcomes, replayed)), 138e9)[4]
+    assert rung.value == pytest.approx(0.5 * PAPER)
+    assert rung.of_above == pytest.approx(0.5 / 0.8)
+    assert rung.detail.startswith(
+        "64 pinned threads, a miniature K3, token by token: 4 layers of 64 experts, trunk in"
+    )
+    assert rung.evidence == ("replay/base#replay.bandwidth",)
+
+
+def test_a_replay_without_its_bandwidth_is_told_in_bytes_too(
+    make_inventory: MakeInventory, make_replay: Callable[..., Outcome]
+) -> None:
+    """Never its tokens a second, of which there are a thousand million fewer."""
+    made = record(make_inventory("bare_metal"), 0.8 * PAPER)
+    whole = make_replay(stream=0.5 * PAPER)
+    less = attrs.evolve(whole, metrics=tuple(m for m in whole.metrics if m.name != "replay.bandwidth"))
+    rung = ladder(RunRecord(made.run, made.inventory, (*made.outcomes, less)), 138e9)[4]
+    assert rung.value == pytest.approx(0.5 * PAPER)

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from k3gate import metrics
-from k3gate.cli.printing import print_measurements
+from k3gate.analysis.expectation import expected
+from k3gate.cli.printing import print_expectation, print_measurements
 from k3gate.probing.plan import left_out_lines
-from k3gate.records import Better, LeftOut, Metric, Outcome, State
+from k3gate.records import Better, LeftOut, Metric, Outcome, Run, RunRecord, RunStatus, State
 
 
 class Told:
@@ -66,3 +67,32 @@ def test_cases_with_one_reason_share_a_line() -> None:
     told = left_out_lines([thinned[0], LeftOut("memory", "x", "no room"), *thinned[1:]])
     names = ", ".join(f"memory/c{number}" for number in range(6))
     assert told == [f"left out: {names} and 2 more cases: 2 of 5 rounds", "left out: memory/x: no room"]
+
+
+def test_a_replay_is_told_by_its_prediction_and_what_limits_it(
+    capsys: pytest.CaptureFixture[str], make_replay: Any, make_inventory: Any
+) -> None:
+    run = Run("a", None, None, None, "quick", "0", "t", None, RunStatus.COMPLETE)
+    read = metric("memory.bandwidth.read", 520e9, scope="machine")
+    rows = (
+        make_replay(stream=500e9),
+        Outcome("memory", "read.machine", State.OK, None, 1.0, 3, (), (read,)),
+    )
+    found = expected(RunRecord(run, make_inventory("bare_metal"), rows), "bf16", 8192, 1)
+    print_expectation(found)
+    told = " ".join(capsys.readouterr().out.split())
+    assert (
+        "predicted of the whole model, if it fits: 3.1 to 4.2 tokens/s, trunk in bf16, context 8,192" in told
+    )
+    assert "what limits it: bandwidth-bound (memory bandwidth 96 %, arithmetic and latency 4 %" in told
+    print_expectation(None)
+    assert capsys.readouterr().out == ""
+
+
+def test_what_all_parts_of_a_step_suffer_from_is_told_once(
+    capsys: pytest.CaptureFixture[str], make_replay: Any
+) -> None:
+    shaky = make_replay(state=State.UNSTABLE, reason="the rounds scatter by 40 %")
+    told = lines(capsys, Told("base", *shaky.metrics))
+    assert sum("[unstable]" in line for line in told) == len(shaky.metrics)
+    assert sum("the rounds scatter by 40 %" in line for line in told) == 1
