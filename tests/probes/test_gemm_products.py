@@ -100,8 +100,16 @@ def test_scales_of_any_spread_are_exact(path: str, activations: str, spread: int
 
 @pytest.mark.parametrize("kind, path, activations", TILED)
 def test_the_model_of_the_tiles_computes_what_numpy_does(kind: str, path: str, activations: str) -> None:
-    for tokens, spread in ((1, 2), (18, 2), (33, 9), (5, 40)):
-        operands = Operands(kind, 33, 1184, tokens, spread, seed=tokens)
+    # The last two are deeper than a chunk, with sums that stay in tiles and with sums that do not.
+    for tokens, spread, depth in (
+        (1, 2, 1184),
+        (18, 2, 1184),
+        (33, 9, 1184),
+        (5, 40, 1184),
+        (20, 2, 4224),
+        (40, 2, 4224),
+    ):
+        operands = Operands(kind, 33, depth, tokens, spread, seed=tokens)
         wanted = operands.used(activations) @ operands.weights.T
         found = product(operands, kind, path, modelled=True)
         assert np.all(np.abs(found - wanted) <= operands.bound(activations)), tokens

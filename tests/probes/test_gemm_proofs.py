@@ -69,6 +69,18 @@ def test_right_kernels_lie_far_within_what_rounding_explains(kind: str, path: st
     assert not wrong.ok and wrong.drift > 100
 
 
+@pytest.mark.parametrize("kind, path", [variant for variant in VARIANTS if variant[1].startswith("amx")])
+def test_tiles_leave_large_outputs_whole(kind: str, path: str) -> None:
+    """More than a MiB of whole lines goes past the caches."""
+    team = _native.Team(_native.allowed_cpus()[:1])
+    trial = _native.GemmTrial(kind, path, False, 2624, 64, 1 << 20, "small", 3)
+    trial.run(team, 101, 1)
+    assert trial.check(2624, 1).ok
+    last = ctypes.c_float.from_address(trial.output_address(0) + 4 * (100 * trial.columns + 2623))
+    last.value += 100
+    assert trial.check(2624, 1).wrong == 1
+
+
 def test_threads_read_other_items_and_are_checked_at_other_rows() -> None:
     """Two that read the same weights at once would share them in a cache."""
     cpus = _native.allowed_cpus()[:2]

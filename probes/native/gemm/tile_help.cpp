@@ -1,6 +1,7 @@
 #include "tile_help.hpp"
 
 #include <cstring>
+#include <vector>
 
 #include "code_words.hpp"
 #include "rounding.hpp"
@@ -14,16 +15,20 @@ namespace {
 
 }  // namespace
 
-void PlainHelp::prepare_rows(bool bytes, const Call& call, std::size_t row_bytes, std::byte* to) {
+void PlainHelp::prepare_blocks(bool bytes, const Call& call, std::size_t blocks, std::byte* to) {
   const std::size_t depth = call.weights->depth;
-  if (bytes) {
-    round_activations(call.activations, call.tokens, depth, row_bytes, 0, reinterpret_cast<std::uint8_t*>(to),
-                      call.workspace->scales());
-    return;
-  }
-  for (std::size_t token = 0; token < call.tokens; ++token, to += row_bytes) {
-    std::memcpy(to, call.activations + token * depth, 2 * depth);
-    std::memset(to + 2 * depth, 0, row_bytes - 2 * depth);
+  std::vector<std::byte> row(blocks * kRowBytes);
+  for (std::size_t token = 0; token < call.tokens; ++token) {
+    const std::uint16_t* const from = call.activations + token * depth;
+    if (bytes) {
+      round_activations(from, 1, depth, row.size(), 0, reinterpret_cast<std::uint8_t*>(row.data()),
+                        call.workspace->scales() + token);
+    } else {
+      std::memcpy(row.data(), from, 2 * depth);
+    }
+    std::byte* const first = to + token / kTileRows * blocks * kBlockBytes + token % kTileRows * kLineBytes;
+    for (std::size_t block = 0; block < blocks; ++block)
+      std::memcpy(first + block * kBlockBytes, row.data() + block * kRowBytes, kRowBytes);
   }
 }
 

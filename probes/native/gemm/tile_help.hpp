@@ -10,21 +10,24 @@
 namespace k3gate::gemm {
 
 struct PlainHelp {
-  // All tokens' activations as rows of `row_bytes`: rounded to bytes, scales to the workspace, or copied as
-  // BF16.
-  static void prepare_rows(bool bytes, const Call& call, std::size_t row_bytes, std::byte* to);
+  // All tokens' activations, of 16 tokens `blocks` blocks of a line each: rounded to bytes, scales to the
+  // workspace, or copied as BF16. What is no token stays as it is: its sums are not used.
+  static void prepare_blocks(bool bytes, const Call& call, std::size_t blocks, std::byte* to);
   static void decode(Decoding decoding, const std::byte* packed, std::size_t blocks, std::byte* to);
   // A tile of sums, tokens down, to the output: scaled, stored or added.
   static void finish(bool bytes, const std::byte* sums, const TileRun& run, std::size_t token_tile,
                      const float* token_scales, const Call& call);
+  // What was stored past the caches is there for other threads.
+  static void complete() {}
 };
 
 #if defined(__x86_64__)
 struct Avx512Help {
-  static void prepare_rows(bool bytes, const Call& call, std::size_t row_bytes, std::byte* to);
+  static void prepare_blocks(bool bytes, const Call& call, std::size_t blocks, std::byte* to);
   static void decode(Decoding decoding, const std::byte* packed, std::size_t blocks, std::byte* to);
   static void finish(bool bytes, const std::byte* sums, const TileRun& run, std::size_t token_tile,
                      const float* token_scales, const Call& call);
+  static void complete();
 };
 #endif
 

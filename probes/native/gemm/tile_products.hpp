@@ -1,10 +1,10 @@
 // Products by tiles, the same code over the CPU's tiles and over their model.
 //
-// Activations are the first operand, row by row as they lie once they are rounded; weights the second, as
-// blocks lie packed or decoded; so a tile of sums has tokens down and rows of weights across, as the output.
-// Two tiles of tokens meet two of weights: four products for four loads. Sums stay in their tiles along the
-// depth, as loading them anew costs more than weights from the second cache; only depths beyond a chunk's
-// are cut. While one chunk is multiplied the next is decoded, and the one after it fetched.
+// Activations are the first operand, rounded or copied once to blocks of 16 tokens x 64 bytes; weights the
+// second, as blocks lie packed or decoded; so a tile of sums has tokens down and rows of weights across, as
+// the output. Two tiles of tokens meet two of weights: four products for four loads. Sums stay in their tiles
+// along the depth, as loading them anew costs more than weights from the second cache; only depths beyond a
+// chunk's are cut. While one chunk is multiplied the next is decoded, and the tiles after it are fetched.
 //
 // Help (tile_help.hpp) does what is no tile operation: round, decode and scale.
 #pragma once
@@ -20,6 +20,9 @@ namespace k3gate::gemm {
 
 // Blocks of 64 bytes a row in one chunk: 128 KiB of two tiles of weights.
 inline constexpr std::size_t kChunkBlocks = 64;
+
+// Tiles of weights at once.
+inline constexpr int kMostRuns = 2;
 
 // What one tile of weights contributes to a run: whole blocks along the depth.
 struct TileRun {
@@ -49,36 +52,36 @@ class TileProduct {
     depth_blocks_ = (weights_.depth + unit - 1) / unit * unit / kColumns;
     token_tiles_ = (call.tokens + kTileRows - 1) / kTileRows;
     inputs_ = call.workspace->activations();
-    row_bytes_ = padded_row(depth_blocks_ * kRowBytes);
     sums_ = call.workspace->sums();
     decoded_ = call.workspace->decoded();
     token_scales_ = kBytes ? call.workspace->scales() : nullptr;
   }
 
   void run() {
-    Help::prepare_rows(kBytes, call_, row_bytes_, inputs_);
+    Help::prepare_blocks(kBytes, call_, depth_blocks_, inputs_);
     Tiles::configure(kWholeTiles);
     Part part = next_part();
     decode_later(part, 1);
     while (part.count > 0) {
       while (decode_next()) {
       }
-      const std::byte* const loads[2] = {pending_.to[0], pending_.to[1]};
+      const std::byte* loads[kMostRuns];
+      std::copy(std::begin(pending_.to), std::end(pending_.to), loads);
+      if (part.done == 0) set_ahead(part.blocks * ((token_tiles_ + 1) / 2));
       const Part next = after(part);
       // While these blocks are multiplied, so that neither decoding nor memory costs time of its own.
-      const std::size_t steps = blocks_of_chunk(part) * ((token_tiles_ + 1) / 2);
-      if (next.count > 0) decode_later(next, steps);
-      set_ahead(next, steps);
+      if (next.count > 0) decode_later(next, blocks_of_chunk(part) * ((token_tiles_ + 1) / 2));
       run_tokens(part, loads);
       part = next;
     }
     Tiles::release();
+    Help::complete();
   }
 
  private:
-  // One segment of a tile of weights or of two, of which the blocks before `done` are multiplied.
+  // One segment of a tile of weights or of several, of which the blocks before `done` are multiplied.
   struct Part {
-    TileRun runs[2] = {};
+    TileRun runs[kMostRuns] = {};
     int count = 0;          // 0: none
     std::size_t first = 0;  // of the depth
     std::size_t blocks = 0;
@@ -95,51 +98,52 @@ class TileProduct {
     return next.done < next.blocks ? next : next_part();
   }
 
-  std::byte* input(std::size_t token_tile, std::size_t block) const {
-    return inputs_ + token_tile * kTileRows * row_bytes_ + block * kRowBytes;
+  const std::byte* input(std::size_t token_tile, std::size_t block) const {
+    return inputs_ + (token_tile * depth_blocks_ + block) * kBlockBytes;
   }
 
-  // Two tiles where both are one segment each, and else the next segment of one.
+  // Two tiles where both are one segment each, or the next segment of one.
   Part next_part() {
-    if (tile_ >= weights_.tile_count()) return {};
-    const std::size_t tile = tile_;
-    const bool two = tile + 1 < weights_.tile_count();
-    if constexpr (kDecoding == Decoding::kNone) {
-      tile_ += two ? 2 : 1;
-      return {{plain(tile), plain(two ? tile + 1 : tile)}, two ? 2 : 1, 0, depth_blocks_, 0};
-    } else {
-      const bool first = segment_ == nullptr;
-      const std::byte* const at = first ? weights_.tile(tile) : segment_;
-      const auto& segment = *reinterpret_cast<const SegmentHead*>(at);
-      if (first && two && segment.last != 0 && one_segment(tile + 1)) {
-        tile_ += 2;
-        return {{coded(at, tile, false), coded(weights_.tile(tile + 1), tile + 1, false)},
-                2,
-                0,
-                depth_blocks_,
-                0};
+    Part part;
+    const std::size_t left = weights_.tile_count() - tile_;
+    if (segment_ == nullptr) {
+      while (part.count < kMostRuns && static_cast<std::size_t>(part.count) < left &&
+             one_segment(tile_ + static_cast<std::size_t>(part.count))) {
+        const std::size_t tile = tile_ + static_cast<std::size_t>(part.count);
+        part.runs[part.count++] = whole(tile);
       }
-      if (segment.last != 0) ++tile_;
-      segment_ = segment.last != 0 ? nullptr : at + sizeof segment + segment.blocks * kCodeBlockBytes;
-      constexpr std::size_t kEach = blocks_of_packed(kDecoding);
-      return {{coded(at, tile, !first), coded(at, tile, !first)},
-              1,
-              segment.first_block * kEach,
-              segment.blocks * kEach,
-              0};
+      part.blocks = depth_blocks_;
+      tile_ += static_cast<std::size_t>(part.count);
     }
+    if constexpr (kDecoding != Decoding::kNone) {
+      if (part.count == 0 && left > 0) {
+        const bool first = segment_ == nullptr;
+        const std::byte* const at = first ? weights_.tile(tile_) : segment_;
+        const auto& segment = *reinterpret_cast<const SegmentHead*>(at);
+        constexpr std::size_t kEach = blocks_of_packed(kDecoding);
+        part.runs[part.count++] = coded(at, tile_, !first);
+        part.first = segment.first_block * kEach;
+        part.blocks = segment.blocks * kEach;
+        if (segment.last != 0) ++tile_;
+        segment_ = segment.last != 0 ? nullptr : at + sizeof segment + segment.blocks * kCodeBlockBytes;
+      }
+    }
+    return part;
   }
 
   bool one_segment(std::size_t tile) const {
+    if constexpr (kDecoding == Decoding::kNone) return true;
     return reinterpret_cast<const SegmentHead*>(weights_.tile(tile))->last != 0;
   }
 
-  TileRun plain(std::size_t tile) const {
-    if constexpr (kBytes) {
-      const std::byte* const at = weights_.tile(tile);
+  TileRun whole(std::size_t tile) const {
+    const std::byte* const at = weights_.tile(tile);
+    if constexpr (kDecoding != Decoding::kNone) {
+      return coded(at, tile, false);
+    } else if constexpr (kBytes) {
       return {at + sizeof(RowsHead), reinterpret_cast<const RowsHead*>(at)->scale, tile * kTileRows, false};
     } else {
-      return {weights_.tile(tile), nullptr, tile * kTileRows, false};
+      return {at, nullptr, tile * kTileRows, false};
     }
   }
 
@@ -147,33 +151,21 @@ class TileProduct {
     return {at + sizeof(SegmentHead), reinterpret_cast<const RowsHead*>(at)->scale, tile * kTileRows, add};
   }
 
-  // Fetched within so many steps: what is decoded after `next`; what is not decoded, `next` itself.
-  void set_ahead(const Part& next, std::size_t steps) {
-    std::size_t tile = tile_;
-    if (kDecoding == Decoding::kNone && next.count > 0) tile = next.runs[0].first_row / kTileRows;
+  // Fetched within so many steps: the tiles after those that have begun.
+  void set_ahead(std::size_t steps) {
     const std::size_t count = weights_.tile_count();
-    if (tile >= count || next.done > 0) {
-      ahead_ = ahead_end_ = nullptr;
-      return;
-    }
-    ahead_ = weights_.tile(tile);
-    ahead_end_ = weights_.data + (*weights_.tiles)[std::min(tile + 2, count)];
+    ahead_ = weights_.data + (*weights_.tiles)[std::min(tile_, count)];
+    ahead_end_ = weights_.data + (*weights_.tiles)[std::min(tile_ + kMostRuns, count)];
     ahead_step_ = static_cast<std::size_t>(ahead_end_ - ahead_) / steps / 64 * 64 + 64;
   }
 
-  void run_tokens(const Part& part, const std::byte* const (&loads)[2]) {
-    const std::size_t some = blocks_of_chunk(part);
-    const std::size_t block = part.first + part.done;
-    const bool begin = part.done == 0;
-    const bool end = part.done + some == part.blocks;
+  void run_tokens(const Part& part, const std::byte* const* loads) {
     for (std::size_t token = 0; token < token_tiles_; token += 2) {
       const bool two = token + 1 < token_tiles_;
       if (part.count == 2) {
-        two ? run_chunk<2, 2>(part.runs, loads, block, some, token, begin, end)
-            : run_chunk<2, 1>(part.runs, loads, block, some, token, begin, end);
+        two ? run_chunk<2, 2>(part, loads, token) : run_chunk<2, 1>(part, loads, token);
       } else {
-        two ? run_chunk<1, 2>(part.runs, loads, block, some, token, begin, end)
-            : run_chunk<1, 1>(part.runs, loads, block, some, token, begin, end);
+        two ? run_chunk<1, 2>(part, loads, token) : run_chunk<1, 1>(part, loads, token);
       }
     }
   }
@@ -185,14 +177,18 @@ class TileProduct {
     for (std::size_t i = 0; i < static_cast<std::size_t>(part.count); ++i) {
       pending_.packed[i] = part.runs[i].blocks + part.done / kEach * packed_block_bytes(kDecoding);
       pending_.to[i] = pending_.packed[i];
-      if constexpr (kDecoding != Decoding::kNone)
-        pending_.to[i] = decoded_ + (2 * parity_ + i) * kChunkBlocks * kBlockBytes;
+      if constexpr (kDecoding != Decoding::kNone) pending_.to[i] = decoded(i);
     }
     pending_.each = blocks_of_chunk(part) / kEach;
     pending_.left = kDecoding == Decoding::kNone ? 0 : pending_.each * static_cast<std::size_t>(part.count);
-    pending_.interval = pending_.left == 0 ? 1 : std::max<std::size_t>(1, steps / pending_.left);
+    pending_.all = pending_.left;
+    pending_.steps = steps;
+    pending_.due = 0;
     pending_.next = 0;
-    pending_.step = 0;
+  }
+
+  std::byte* decoded(std::size_t tile) const {
+    return decoded_ + (kMostRuns * parity_ + tile) * kChunkBlocks * kBlockBytes;
   }
 
   // One packed block; false where none is left.
@@ -203,11 +199,16 @@ class TileProduct {
     const std::size_t block = pending_.next % pending_.each;
     ++pending_.next;
     --pending_.left;
-    // Its place within the decoded memory, which `to` gives as what is only loaded.
-    std::byte* const to = decoded_ + (2 * parity_ + tile) * kChunkBlocks * kBlockBytes +
-                          block * blocks_of_packed(kDecoding) * kBlockBytes;
-    Help::decode(kDecoding, pending_.packed[tile] + block * packed_block_bytes(kDecoding), 1, to);
+    Help::decode(kDecoding, pending_.packed[tile] + block * packed_block_bytes(kDecoding), 1,
+                 decoded(tile) + block * blocks_of_packed(kDecoding) * kBlockBytes);
     return true;
+  }
+
+  // What falls to one step of those within which all is to be decoded.
+  void decode_some() {
+    if constexpr (kDecoding == Decoding::kNone) return;
+    for (pending_.due += pending_.all; pending_.due >= pending_.steps; pending_.due -= pending_.steps)
+      decode_next();
   }
 
   template <int C, int A, int B>
@@ -219,35 +220,42 @@ class TileProduct {
     }
   }
 
-  // Sums 0 to 3, activations 4 and 5, weights 6 and 7.
+  // Sums 0 to 3, activations 4 and 5, weights 6 and 7. Few tokens keep their sums in tiles along the depth.
   template <int kRuns, int kTokens>
-  void run_chunk(const TileRun (&runs)[2], const std::byte* const (&loads)[2], std::size_t block,
-                 std::size_t count, std::size_t token, bool begin, bool end) {
+  void run_chunk(const Part& part, const std::byte* const* loads, std::size_t token) {
     std::byte* const kept = sums_ + token / 2 * 4 * kBlockBytes;
-    begin ? zero_sums<kRuns, kTokens>() : load_sums<kRuns, kTokens>(kept);
-    for (std::size_t i = 0; i < count; ++i) {
-      if (kDecoding != Decoding::kNone && ++pending_.step % pending_.interval == 0) decode_next();
+    const std::size_t count = blocks_of_chunk(part);
+    const bool end = part.done + count == part.blocks;
+    if (part.done == 0) {
+      zero_sums<kRuns, kTokens>();
+    } else if (token_tiles_ > 2) {
+      load_sums<kRuns, kTokens>(kept);
+    }
+    const std::byte* first = input(token, part.first + part.done);
+    const std::byte* second = input(token + kTokens - 1, part.first + part.done);
+    for (std::size_t i = 0; i < count; ++i, first += kBlockBytes, second += kBlockBytes) {
+      decode_some();
       for (std::size_t line = 0; line < ahead_step_ && ahead_ < ahead_end_; line += 64, ahead_ += 64)
         __builtin_prefetch(ahead_, 0, 2);
       Tiles::template load<6>(loads[0] + i * kBlockBytes, kLineBytes);
-      Tiles::template load<4>(input(token, block + i), row_bytes_);
+      Tiles::template load<4>(first, kLineBytes);
       dot<0, 4, 6>();
       if constexpr (kRuns == 2) {
         Tiles::template load<7>(loads[1] + i * kBlockBytes, kLineBytes);
         dot<1, 4, 7>();
       }
       if constexpr (kTokens == 2) {
-        Tiles::template load<5>(input(token + 1, block + i), row_bytes_);
+        Tiles::template load<5>(second, kLineBytes);
         dot<2, 5, 6>();
         if constexpr (kRuns == 2) dot<3, 5, 7>();
       }
     }
+    if (!end && token_tiles_ <= 2) return;
     store_sums<kRuns, kTokens>(kept);
     if (!end) return;
-    for (int t = 0; t < kTokens; ++t) {
-      for (int r = 0; r < kRuns; ++r)
-        Help::finish(kBytes, kept + static_cast<std::size_t>(2 * t + r) * kBlockBytes, runs[r],
-                     token + static_cast<std::size_t>(t), token_scales_, call_);
+    for (std::size_t t = 0; t < kTokens; ++t) {
+      for (std::size_t r = 0; r < kRuns; ++r)
+        Help::finish(kBytes, kept + (2 * t + r) * kBlockBytes, part.runs[r], token + t, token_scales_, call_);
     }
   }
 
@@ -276,13 +284,14 @@ class TileProduct {
   }
 
   struct Pending {
-    const std::byte* packed[2] = {};
-    const std::byte* to[2] = {};
+    const std::byte* packed[kMostRuns] = {};
+    const std::byte* to[kMostRuns] = {};
     std::size_t each = 1;  // packed blocks of one tile
     std::size_t next = 0;
     std::size_t left = 0;
-    std::size_t interval = 1;  // steps from one to the next
-    std::size_t step = 0;
+    std::size_t all = 0;
+    std::size_t steps = 1;  // within which all are decoded
+    std::size_t due = 0;    // in parts of a step
   };
 
   const Call& call_;
@@ -290,7 +299,6 @@ class TileProduct {
   std::size_t depth_blocks_ = 0;  // of 64 bytes a row
   std::size_t token_tiles_ = 0;
   std::byte* inputs_ = nullptr;
-  std::size_t row_bytes_ = 0;
   std::byte* sums_ = nullptr;
   std::byte* decoded_ = nullptr;
   const float* token_scales_ = nullptr;
