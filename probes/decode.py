@@ -28,9 +28,7 @@ class DecodeProbe:
     """The decode replay. See the module's text for the cases."""
 
     name = "replay"
-    title = (
-        "Decode replay: a miniature Kimi K3, token by token, by placement, trunk, batch, context and routing"
-    )
+    title = "Decode replay: a miniature Kimi K3, token by token, and where its time goes"
     metrics: Sequence[MetricDeclaration] = (
         metrics.REPLAY_RATE,
         metrics.REPLAY_BANDWIDTH,
