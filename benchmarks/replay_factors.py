@@ -75,7 +75,7 @@ def main() -> None:
     shape = Shape(
         layers=decode_plan.LAYERS, experts=given.experts, dense_layers=0, vocabulary=decode_plan.HEAD_ROWS
     )
-    ids, _ = decode_plan.routing_of("model", None, shape.layers, shape.experts, 1)
+    ids, *_ = decode_plan.routing_of("model", None, shape.layers, shape.experts, 1)
     path = gemm_kernels.choose_path(None)[0]
     whole = Setup(shape, given.trunk, path, ((0, cpus),), placement="single", context=512, bind=False)
     half = evolve(whole, node_cpus=((0, cpus[: max(1, len(cpus) // 2)]),))

@@ -247,8 +247,9 @@ class _Planner(Layout):
         cpus = [cpu for _, own in setup.node_cpus for cpu in own]
         needed = decode_kernels.bytes_needed(setup)
         total = sum(sum(parts.values()) for parts in needed.values())
-        ids, told = routing_of(
-            choice.routing, self.profile.routing, choice.layers, choice.experts, choice.batch
+        nodes = len(setup.node_cpus)
+        ids, told, not_kept = routing_of(
+            choice.routing, self.profile.routing, choice.layers, choice.experts, choice.batch, nodes
         )
         labels: dict[str, Scalar] = {
             "scope": "machine",
@@ -281,7 +282,7 @@ class _Planner(Layout):
         return Case(
             self.probe,
             name,
-            self._title(choice, cpus),
+            self._title(choice, cpus) + (f" ({not_kept})" if not_kept else ""),
             name,
             parameters,
             prepared + timed,
@@ -335,28 +336,37 @@ ROUTING_WORDS: Mapping[str, str] = MappingProxyType(
 
 @lru_cache(maxsize=64)
 def routing_of(
-    kind: str, trace: Routing | None, layers: int, experts: int, batch: int
-) -> tuple[bytes, Mapping[str, Scalar]]:
-    """(int16 ids [STEPS, layers, batch, used], what is stated of them as labels)."""
+    kind: str, trace: Routing | None, layers: int, experts: int, batch: int, nodes: int = 1
+) -> tuple[bytes, Mapping[str, Scalar], str | None]:
+    """(int16 ids [STEPS, layers, batch, used], what is stated of them as labels, what of a trace was not kept).
+
+    `imbalance`: experts that the busiest of `nodes` owners executes in a step, by an even share; of several alone.
+    """
     # numpy comes with it; a worker that imports this module for its constants must not pay for that.
     import numpy as np
 
-    from k3gate.model.routing import fitting, statistics, synthesis
+    from k3gate.model.routing import fitting, ownership, statistics, synthesis
     from k3gate.model.routing import trace as traces
 
-    used = k3.EXPERTS_PER_TOKEN
+    used, reason = k3.EXPERTS_PER_TOKEN, None
     if kind == "trace":
         if trace is None:
             raise ValueError("no trace is given")
         array = np.frombuffer(trace.ids, "<i2").reshape(trace.tokens, trace.layers, trace.used)
         given = traces.of_array(array, trace.source, trace.experts, trace.starts)
-        made = fitting.fit(given, layers, experts, used).trace
+        fitted = fitting.fit(given, layers, experts, used)
+        made, reason = fitted.trace, fitted.reason
     elif kind == "uniform":
         made = synthesis.synthesize(STEPS, layers, experts, used, reuse=None, skew=1.0, sequences=batch).trace
     else:
         made = synthesis.synthesize(STEPS, layers, experts, used, sequences=batch).trace
     found = statistics.describe(made)
-    return made.to_bytes(STEPS, batch), {
+    told: dict[str, Scalar] = {
         "reuse": None if found.reuse is None else round(found.reuse, 3),
         "skew": round(found.skew, 2),
     }
+    if nodes > 1:
+        told["imbalance"] = round(ownership.imbalance(made.steps(STEPS, batch), experts, nodes).mean, 3)
+    if kind == "trace" and trace is not None:
+        told["trace"] = trace.digest
+    return made.to_bytes(STEPS, batch), told, reason

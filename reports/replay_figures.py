@@ -185,7 +185,7 @@ def _miniature(step: Step) -> str:
         f"{step.counted('layers')} layers of {step.counted('experts')} experts",
         routing.get(str(step.label("routing")), "routing not stated"),
     ]
-    for name in ("skew", "reuse"):
+    for name in ("skew", "reuse", "imbalance"):
         value = step.label(name)
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1e6:
             parts.append(f"{name} {value:g}")

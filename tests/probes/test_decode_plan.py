@@ -159,6 +159,8 @@ def test_routing_is_stated_and_within_what_a_layer_holds(make_inventory: Any) ->
     assert min(ids) >= 0 and max(ids) < case.labels["experts"]  # type: ignore[operator]
     assert case.labels["reuse"] == pytest.approx(0.295, abs=0.01)
     assert case.labels["skew"] > 2  # type: ignore[operator]
+    # Two nodes own the experts in turn: the busier one executes more than half, and never all.
+    assert 1 < case.labels["imbalance"] < 2  # type: ignore[operator]
     uniform = named(plan_of(make_inventory("bare_metal")))["routing.uniform"]
     assert uniform.labels["skew"] < case.labels["skew"]  # type: ignore[operator]
 
@@ -175,4 +177,5 @@ def test_a_trace_is_replayed_with_its_own_reuse(make_inventory: Any) -> None:
     assert cases["base"].labels["routing"] == "trace"
     assert cases["base"].labels["reuse"] == pytest.approx(0.5, abs=0.05)
     assert "by the trace" in cases["base"].title
+    assert cases["base"].labels["trace"] == "sha256:0"
     assert len(np.unique(ids_of(cases["base"]))) > 16
