@@ -37,8 +37,8 @@ K3_TARGET inline __attribute__((always_inline)) float sigmoid(float x) {
   return (x < 0 ? e : 1.0F) / (1.0F + e);
 }
 
-[[maybe_unused]] K3_TARGET void situ_loop(const float* __restrict gate, const float* __restrict up, std::size_t count,
-                         std::uint16_t* __restrict to) {
+[[maybe_unused]] K3_TARGET void situ_loop(const float* __restrict gate, const float* __restrict up,
+                                          std::size_t count, std::uint16_t* __restrict to) {
   for (std::size_t i = 0; i < count; ++i) {
     const float a = gate[i];
     const float b = up[i];
