@@ -50,13 +50,13 @@ check: $(VENV)/.developing
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/clang-format --dry-run --Werror $(wildcard $(NATIVE:%=%/*.[ch]pp) probes/native/gemm/*.inl) tests/native/*.cpp
+	$(BIN)/clang-format --dry-run --Werror $(wildcard $(NATIVE:%=%/*.[ch]pp) probes/native/*/*.inl) tests/native/*.cpp
 	$(BIN)/python tools/tidy.py
 
 format: $(VENV)/.developing
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(wildcard $(NATIVE:%=%/*.[ch]pp) probes/native/gemm/*.inl) tests/native/*.cpp
+	$(BIN)/clang-format -i $(wildcard $(NATIVE:%=%/*.[ch]pp) probes/native/*/*.inl) tests/native/*.cpp
 
 bench: $(VENV)/.developing
 	$(BIN)/python benchmarks/read_bandwidth.py

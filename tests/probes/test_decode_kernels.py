@@ -280,3 +280,15 @@ def test_a_spoilt_weight_is_found_after_a_run() -> None:
     assert engine.recheck(seed=1, sampled=1 << 20).ok is False
     del memory
     engine.close()
+
+
+@pytest.mark.parametrize("fill", [True, False])
+def test_every_page_is_in_memory_before_the_first_step(fill: bool) -> None:
+    """Rows of the cache that steps will write to, and gaps, lie on a node too."""
+    engine = Engine(_setup(context=3, room=400, bind=False), fill=fill)
+    try:
+        for _, pool in engine.pools:
+            refused, nodes = pool.query_nodes(4096)
+            assert refused or all(node >= 0 for node in nodes)
+    finally:
+        engine.close()

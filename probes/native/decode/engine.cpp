@@ -82,6 +82,7 @@ Engine::Engine(const Setup& setup, bool fill)
   work_.poison();
   reset();
   fill_caches();
+  model_.memory().touch();
 }
 
 std::uint16_t* Engine::cache_row(std::size_t layer, std::size_t sequence, std::size_t position) const {

@@ -23,4 +23,13 @@ void Memory::allocate(const Setup& setup) {
   }
 }
 
+void Memory::touch() const {
+  constexpr std::size_t kPage = 4096;
+  for (const std::unique_ptr<Pool>& pool : pools_) {
+    if (pool == nullptr) continue;
+    auto* const bytes = reinterpret_cast<volatile unsigned char*>(pool->words());
+    for (std::size_t at = 0; at < pool->bytes(); at += kPage) bytes[at] = bytes[at];
+  }
+}
+
 }  // namespace k3gate::decode

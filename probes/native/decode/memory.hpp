@@ -28,6 +28,9 @@ class Memory {
 
   // Throws std::system_error where there is no memory.
   void allocate(const Setup& setup);
+  // Brings every page in that nothing has written to yet: such pages lie on no node, and would be faulted in
+  // by a step.
+  void touch() const;
   template <class T = std::byte>
   T* at(const Place& place) const {
     return reinterpret_cast<T*>(reinterpret_cast<std::byte*>(pools_[place.pool]->words()) + place.offset);

@@ -1,5 +1,5 @@
-// Included for each instruction set with K3_TARGET and K3_VECTOR, the bytes of its registers, set, within a namespace
-// of its own.
+// Included for each instruction set with K3_TARGET and K3_VECTOR, the bytes of its registers, set, within a
+// namespace of its own.
 
 #include "../gemm/situ.inl"
 
@@ -85,7 +85,8 @@ K3_TARGET void decay(const float* __restrict given, const float* __restrict bias
     to[i] = exponential(kLeastDecay * sigmoid(steepness * (given[i] + bias[i])));
 }
 
-// Columns of a state do not see each other, so each few of them pass twice while they lie in the nearest cache.
+// Columns of a state do not see each other, so each few of them pass twice while they lie in the nearest
+// cache.
 template <std::size_t Vectors>
 K3_INLINE void step_columns(const HeadStep& step, std::size_t first) {
   V found[Vectors] = {};
@@ -112,7 +113,8 @@ K3_INLINE void step_columns(const HeadStep& step, std::size_t first) {
     }
   }
 #pragma GCC unroll 8
-  for (std::size_t j = 0; j < Vectors; ++j) *reinterpret_cast<Loose*>(step.output + first + j * kLanes) = out[j];
+  for (std::size_t j = 0; j < Vectors; ++j)
+    *reinterpret_cast<Loose*>(step.output + first + j * kLanes) = out[j];
 }
 
 K3_TARGET void step_head(const HeadStep& step) {
@@ -123,8 +125,7 @@ K3_TARGET void step_head(const HeadStep& step) {
 
 K3_TARGET void gate(const float* __restrict from, const float* __restrict weight, float factor,
                     const float* __restrict gates, std::size_t count, std::uint16_t* __restrict to) {
-  for (std::size_t i = 0; i < count; ++i)
-    to[i] = rounded(from[i] * factor * weight[i] * sigmoid(gates[i]));
+  for (std::size_t i = 0; i < count; ++i) to[i] = rounded(from[i] * factor * weight[i] * sigmoid(gates[i]));
 }
 
 constexpr std::size_t kBlock = 16;
@@ -156,7 +157,7 @@ K3_INLINE void score_rows(const float* queries, const float* rows, std::size_t w
 // Adds what 16 rows weigh to `Heads` heads' sums, of `Vectors` vectors of columns.
 template <std::size_t Heads, std::size_t Vectors>
 K3_INLINE void add_rows(const float* weights, const float* rows, std::size_t width, float* to,
-                               std::size_t stride) {
+                        std::size_t stride) {
   V sums[Heads][Vectors];
 #pragma GCC unroll 8
   for (std::size_t h = 0; h < Heads; ++h) {
@@ -178,7 +179,8 @@ K3_INLINE void add_rows(const float* weights, const float* rows, std::size_t wid
 #pragma GCC unroll 8
   for (std::size_t h = 0; h < Heads; ++h) {
 #pragma GCC unroll 8
-    for (std::size_t j = 0; j < Vectors; ++j) *reinterpret_cast<Loose*>(to + h * stride + j * kLanes) = sums[h][j];
+    for (std::size_t j = 0; j < Vectors; ++j)
+      *reinterpret_cast<Loose*>(to + h * stride + j * kLanes) = sums[h][j];
   }
 }
 
@@ -228,5 +230,5 @@ K3_TARGET void attend(const Attention& all) {
 
 #undef K3_INLINE
 
-constexpr Vectors kVectors = {dot,   add,   scale,     normalise, to_bf16, from_bf16, sigmoid_loop, convolve,
-                              decay, step_head, gate, attend};
+constexpr Vectors kVectors = {dot,          add,      scale, normalise, to_bf16, from_bf16,
+                              sigmoid_loop, convolve, decay, step_head, gate,    attend};
