@@ -31,8 +31,8 @@ LAYERS = 4
 """Three KDA to one MLA, as the whole model has them: 69 to 24."""
 HEAD_ROWS = 8192
 """Of the vocabulary's 163,840: the head is a product like others, and of it a part is enough."""
-EXPERTS = 64
-"""Held by each layer of the base case where nothing asks for more."""
+EXPERTS = (256, 128, 64)
+"""Held by each layer where nothing asks for more: 16 of 64 are used more evenly than 16 of 896, of 256 hardly."""
 BATCHES = (2, 4, 8, 16, 32)
 CONTEXTS = (0, 32_768)
 """Around the base case's."""
@@ -44,6 +44,8 @@ ROUNDS = 3
 FILL_RATE = 0.75e9
 """B/s at which each of at most `FILLERS` threads fills memory with packed weights, taken for planning."""
 FILLERS = 16
+EXTRA_FILL_SECONDS = 4.0
+"""For more experts than the fewest of `EXPERTS` filling takes no longer."""
 MOST_FILL_SECONDS = 8.0
 """Of a short profile: where filling takes longer, layers hold no more experts than they must."""
 PROOF_SECONDS = 0.8
@@ -65,7 +67,7 @@ class _Choice:
     batch: int = 1
     context: int = CONTEXT
     layers: int = LAYERS
-    experts: int = EXPERTS
+    experts: int = EXPERTS[-1]
     routing: str = "model"
     pages: str = "transparent"
 
@@ -155,16 +157,23 @@ class _Planner(Layout):
         return LAYERS * max(1, math.ceil(STEP_FACTOR * caches / step_bytes(choice.trunk, LAYERS, 1, 0)))
 
     def _experts(self, choice: _Choice) -> int:
-        """A layer's experts: beyond the caches, enough for the batch, and `EXPERTS` where there is room for them."""
+        """A layer's experts: beyond the caches, enough for the batch, and more where there is room and time."""
+        least = self._least(choice)
+        for number in EXPERTS:
+            wanted = sets.round_up(max(least, number), len(self.specs))
+            full = attrs.evolve(choice, experts=wanted)
+            quick = EXTRA_FILL_SECONDS if number > EXPERTS[-1] else MOST_FILL_SECONDS
+            in_time = self._fill_seconds(full) <= quick or (self.long and number == EXPERTS[-1])
+            if in_time and self._refused(full) is None:
+                return wanted
+        return least
+
+    def _least(self, choice: _Choice) -> int:
         cpus = [cpu for own in self.readers for cpu in own]
         beyond = sets.working_set(self.inventory.cpu, cpus, self.requested)
         least = max(least_experts(choice.batch), math.ceil(beyond / choice.layers / k3.EXPERT_BYTES))
         # Nodes own the same number of experts each.
-        least = sets.round_up(least, len(self.specs))
-        wanted = sets.round_up(max(least, EXPERTS), len(self.specs))
-        full = attrs.evolve(choice, experts=wanted)
-        slow = not self.long and self._fill_seconds(full) > MOST_FILL_SECONDS
-        return least if slow or self._refused(full) is not None else wanted
+        return sets.round_up(least, len(self.specs))
 
     def _factors(self, base: _Choice) -> list[tuple[str, str, _Choice]]:
         """(name, factor, choice) of every other case, most important first."""
@@ -173,7 +182,9 @@ class _Planner(Layout):
         def change(name: str, factor: str, **changed: Any) -> None:
             one = attrs.evolve(base, **changed)
             if one != base:
-                found.append((name, factor, attrs.evolve(one, experts=self._experts(one))))
+                # As many experts as the base case has, for that to be no factor, unless it cannot be.
+                kept = base.experts >= self._least(one) and self._refused(one) is None
+                found.append((name, factor, one if kept else attrs.evolve(one, experts=self._experts(one))))
 
         change("deep", "deep", layers=2 * base.layers)
         change("routing.uniform", "routing", routing="uniform")

@@ -140,6 +140,17 @@ def test_experts_and_a_step_are_far_beyond_large_caches(make_inventory: Any) -> 
     assert step >= 2 * held
 
 
+def test_a_machine_that_fills_memory_fast_holds_more_experts_and_the_same_in_each_case(
+    make_inventory: Any,
+) -> None:
+    large = named(plan_of(make_inventory("bare_metal")))
+    assert large["base"].labels["experts"] == 256
+    for name, case in large.items():
+        if not name.startswith("batch."):
+            assert case.labels["experts"] == 256, name
+    assert named(plan_of(make_inventory("vm")))["base"].labels["experts"] == 32
+
+
 def test_one_node_has_no_placements_to_compare(make_inventory: Any) -> None:
     planned = plan_of(make_inventory("vm"))
     assert named(planned)["base"].labels["placement"] == "single"
