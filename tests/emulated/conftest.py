@@ -130,8 +130,15 @@ def memory_without_cpus(emulator: Emulator) -> Answers:
     return emulator.boot(
         "memory_without_cpus",
         shape,
-        job + TABLE + measure(1, "read.core.*") + LATENCY + OTHERS + PRODUCTS + PLACEMENTS,
+        job + TABLE + measure(1, "read.core.*") + LATENCY + OTHERS + PRODUCTS,
     )
+
+
+@pytest.fixture(scope="session")
+def two_nodes(emulator: Emulator) -> Answers:
+    """Two nodes of two CPUs: they decode, and nothing else, since an emulator takes minutes for all the rest."""
+    shape = machine.shape(Node(768, [0, 1]), Node(768, [2, 3]))
+    return emulator.boot("two_nodes", shape, PLACEMENTS)
 
 
 WEIGHTS_MIB = 160

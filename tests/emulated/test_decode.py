@@ -11,8 +11,8 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(800), pytest.mark.xdist_grou
 PLACEMENTS = ("owner", "interleaved", "replicated", "single")
 
 
-def test_placements_agree_in_their_output(memory_without_cpus: Answers) -> None:
-    found = memory_without_cpus.json("placements")
+def test_placements_agree_in_their_output(two_nodes: Answers) -> None:
+    found = two_nodes.json("placements")
     reference = found["owner"]["logits"]
     size = math.sqrt(math.fsum(one * one for one in reference))
     assert size > 0
@@ -23,8 +23,8 @@ def test_placements_agree_in_their_output(memory_without_cpus: Answers) -> None:
         assert apart <= 1e-3 * size, placement
 
 
-def test_memory_lies_where_each_placement_has_it(memory_without_cpus: Answers) -> None:
-    found = memory_without_cpus.json("placements")
+def test_memory_lies_where_each_placement_has_it(two_nodes: Answers) -> None:
+    found = two_nodes.json("placements")
     for placement in PLACEMENTS:
         ok, detail = found[placement]["placement"]
         assert ok is True, (placement, detail)
@@ -34,8 +34,8 @@ def test_memory_lies_where_each_placement_has_it(memory_without_cpus: Answers) -
     assert [one[0] for one in found["owner"]["cpus"]] == [0, 1, 2]
 
 
-def test_bytes_that_cross_are_what_execution_by_owners_implies(memory_without_cpus: Answers) -> None:
-    found = memory_without_cpus.json("placements")
+def test_bytes_that_cross_are_what_execution_by_owners_implies(two_nodes: Answers) -> None:
+    found = two_nodes.json("placements")
     batch, used, width = found["batch"], found["used"], found["width"]
     ids = found["ids"]
     # Rows are at home on the nodes in turn, and so are experts: a row travels once to the other node where it has any
