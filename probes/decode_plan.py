@@ -17,6 +17,7 @@ from typing import Any
 import attrs
 from attrs import frozen
 
+from k3gate.errors import UsageError
 from k3gate.model import k3, traffic
 from k3gate.probes import decode_kernels
 from k3gate.probes import working_sets as sets
@@ -213,7 +214,10 @@ class _Planner(Layout):
             return None
         refused = self._refused(choice)
         if refused is None:
-            return self._case(name, factor, choice)
+            try:
+                return self._case(name, factor, choice)
+            except UsageError as error:  # a trace of too few tokens for so many sequences
+                refused = str(error)
         self.left_out.append(LeftOut(self.probe, name, refused))
         return None
 

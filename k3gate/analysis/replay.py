@@ -8,6 +8,7 @@ are predicted from the base case in the same way, and must fall inside.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -39,6 +40,8 @@ PARTS = (
     "synchronisation",
 )
 STREAMING = frozenset(PARTS) - {"mix", "synchronisation"}
+_MOST_SCATTER = 1e3
+"""Beyond it nothing is said anyhow, and a rate of a stranger's bundle would become 0."""
 _USABLE = (State.OK, State.UNSTABLE)
 _RATES, _SECONDS, _BYTES = (1e-6, 1e6), 1e6, 1e15
 """Rates, times and bytes of a step that some machine could have; a stranger's bundle may say anything."""
@@ -261,8 +264,9 @@ def for_target(record: RunRecord, trunk: str, context: int, batch: int) -> Predi
     if not fitting:
         return None
 
-    def likeness(step: Step) -> tuple[bool, bool, bool]:
-        return step.label("trunk") == trunk, step.number("batch") == batch, step.label("factor") == "base"
+    def likeness(step: Step) -> tuple[bool, float, bool]:
+        apart = abs(math.log(max(1, step.number("batch")) / max(1, batch)))
+        return step.label("trunk") == trunk, -apart, step.label("factor") == "base"
 
     return predict(max(fitting, key=likeness), whole_model(trunk, context, batch), found)
 
@@ -393,7 +397,7 @@ def scatter_of(step: Step) -> float:
     if step.interval is None:
         return 0.25
     low, high = step.interval
-    return min(1.0, max(high / step.tokens_per_s, step.tokens_per_s / low) - 1)
+    return min(_MOST_SCATTER, max(high / step.tokens_per_s, step.tokens_per_s / low) - 1)
 
 
 def self_tests(record: RunRecord) -> tuple[SelfTest, ...]:

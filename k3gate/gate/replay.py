@@ -10,7 +10,7 @@ from k3gate.gate import hardware
 from k3gate.gate.judgement import Judgement, unproven
 from k3gate.gate.targets import Target
 from k3gate.records import Bound, Interval, RunRecord, State, Verdict
-from k3gate.units import listed, significant
+from k3gate.units import count, listed, significant
 
 LEAST_UNDER_SKEW = 0.7
 """Of the rate under uniform routing: ours."""
@@ -44,7 +44,11 @@ def reaches(record: RunRecord, target: Target) -> Judgement:
         bound,
         _evidence(prediction, tests),
     )
-    verdict, why, remedy = _decide(prediction, tests, wanted, target)
+    beyond = _beyond(record, target)
+    if beyond is not None:
+        verdict, why, remedy = Verdict.UNPROVEN, beyond, None
+    else:
+        verdict, why, remedy = _decide(prediction, tests, wanted, target)
     doubt = hardware.doubt(record.inventory)
     if doubt is not None:
         return _with(
@@ -57,6 +61,24 @@ def reaches(record: RunRecord, target: Target) -> Judgement:
     if part is not None:
         return _with(judged, Verdict.UNPROVEN, f"Not the whole machine: {part.reason}. {told}.", part.remedy)
     return _with(judged, verdict, f"{told}; {why}.", remedy)
+
+
+def _beyond(record: RunRecord, target: Target) -> str | None:
+    """What of the target lies beyond all that was replayed, where nothing holds the prediction to account; or None."""
+    if target.nodes > 1:
+        return (
+            f"it is of one machine, and the target is {target.nodes}: the network between them is not in it"
+        )
+    found = [one for one in replay.steps(record) if one.usable]
+    batch = max((one.number("batch") for one in found), default=0)
+    if target.decode_batch > batch:
+        return (
+            f"at most {count(batch, 'sequence')} were replayed together, and {target.decode_batch} are asked"
+        )
+    context = max((one.number("context") for one in found), default=0)
+    if target.context > context:
+        return f"contexts up to {context:,} were replayed, and {target.context:,} are asked"
+    return None
 
 
 def _decide(
@@ -82,9 +104,17 @@ def _decide(
         return Verdict.UNPROVEN, why, "Measure a running runtime."
     if not tests:
         return Verdict.UNPROVEN, "the prediction was not held against itself in this run", standard
+    if tests[0].predicted.base.label("trunk") != target.trunk:
+        why = f"it was held against itself with a trunk in {tests[0].predicted.base.label('trunk')} alone"
+        return Verdict.UNPROVEN, why, f"Run `k3gate run --profile standard --trunk {target.trunk}`."
+    # A case that scatters falls into any interval by luck.
+    good = [one for one in tests if one.case.rate.state is State.OK]
+    if {one.case.label("factor") for one in good} != {"deep", "batch"}:
+        why = "it needs a deeper miniature and another batch, both stable, to be held against itself"
+        return Verdict.UNPROVEN, why, standard
     return (
         Verdict.PASS,
-        f"it fell true for {listed(one.case.outcome.case for one in tests)} of the same run",
+        f"it fell true for {listed(one.case.outcome.case for one in good)} of the same run",
         None,
     )
 
@@ -120,6 +150,16 @@ def uneven(record: RunRecord) -> Judgement:
     if doubt is not None:
         reason = f"No evidence about the hardware: {doubt}. Measured: {told}."
         return _with(judged, Verdict.UNPROVEN, reason, _ON_THE_MACHINE)
+    if found.uneven.number("batch") == 1 and str(found.uneven.label("placement")) in ("single", "None"):
+        # One sequence touches as many experts of a layer either way, and one node owns them all.
+        return _with(
+            judged, Verdict.UNPROVEN, f"{told}: on one node one sequence cannot show what skew costs."
+        )
+    if State.UNSTABLE in (found.uneven.rate.state, found.uniform.rate.state):
+        return _with(judged, Verdict.UNPROVEN, f"{told}: the figures are unstable.")
+    part = hardware.incomplete(record.inventory)
+    if found.interval[1] < LEAST_UNDER_SKEW and part is not None:
+        return _with(judged, Verdict.UNPROVEN, f"Not the whole machine: {part.reason}. {told}.", part.remedy)
     if found.interval[1] < LEAST_UNDER_SKEW:
         return _with(judged, Verdict.FAIL, f"{told}.")
     if found.interval[0] < LEAST_UNDER_SKEW:
@@ -132,9 +172,18 @@ def instead(record: RunRecord, target: Target) -> str | None:
     prediction = predicted(record, target)
     if prediction is None:
         return None
+    if target.nodes > 1:
+        return None
+    shaky = prediction.base.rate.state is State.UNSTABLE or not prediction.narrow
+    doubt = "; its figures scatter too much to be relied on" if shaky else ""
+    if target.trunk == "gpu":
+        return (
+            f"Of a replay, not of a runtime: CPU memory alone allows {told_interval(prediction.interval)} a sequence, "
+            f"what GPUs and their links take not counted{doubt}."
+        )
     return (
         f"Of a replay, not of a runtime: {told_interval(prediction.interval)} a sequence are to be expected of kernels "
-        "as good as k3gate's own."
+        f"as good as k3gate's own{doubt}."
     )
 
 

@@ -170,6 +170,53 @@ def test_without_a_replay_the_reason_of_the_run_is_told(
     assert found.reason == "Not replayed in this run (base: withheld: a row differs)."
 
 
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"decode_batch": 16}, "at most 4 sequences were replayed together, and 16 are asked"),
+        ({"context": 131_072}, "contexts up to 8,192 were replayed, and 131,072 are asked"),
+        ({"nodes": 4}, "the target is 4: the network between them is not in it"),
+    ],
+)
+@pytest.mark.parametrize("rate", [1e-3, 1e3])
+def test_beyond_what_was_replayed_nothing_is_decided(
+    check: Any, make_record: Any, target: Any, tested: Any, changed: dict[str, Any], why: str, rate: float
+) -> None:
+    found = judged(check, make_record, tested, attrs.evolve(target(rate), **changed))
+    assert found.verdict is Verdict.UNPROVEN
+    assert why in found.reason
+
+
+@pytest.mark.parametrize("shaky", ["deep", "batch.4"])
+def test_a_pass_needs_stable_cases_of_both_kinds_that_it_was_held_against(
+    check: Any, make_record: Any, target: Any, tested: Any, shaky: str
+) -> None:
+    outcomes = [
+        attrs.evolve(
+            one,
+            metrics=tuple(
+                attrs.evolve(metric, state=State.UNSTABLE, reason="it scatters") for metric in one.metrics
+            ),
+        )
+        if one.case == shaky
+        else one
+        for one in tested
+    ]
+    found = judged(check, make_record, tuple(outcomes), target(0.5 * EXPECTED))
+    assert found.verdict is Verdict.UNPROVEN
+    assert "needs a deeper miniature and another batch, both stable" in found.reason
+
+
+def test_a_prediction_of_another_trunk_than_the_tested_one_is_not_proven(
+    check: Any, make_record: Any, target: Any, tested: Any, make_replay: Make
+) -> None:
+    other = make_replay("trunk.q8_0", "trunk", trunk="q8_0", stream=STREAM)
+    found = judged(check, make_record, (*tested, other), target(0.5, trunk="q8_0"))
+    assert found.verdict is Verdict.UNPROVEN
+    assert "held against itself with a trunk in bf16 alone" in found.reason
+    assert found.remedy == "Run `k3gate run --profile standard --trunk q8_0`."
+
+
 # --- uneven routing --------------------------------------------------------------------------------------
 
 
@@ -211,6 +258,22 @@ def test_skew_needs_both_routings_and_the_bare_machine(
     assert "Measured: With skew 2.6" in found.reason
 
 
+def test_skew_is_no_matter_of_one_sequence_on_one_node_or_of_unstable_figures(
+    check: Any, make_record: Any, target: Any, make_replay: Make
+) -> None:
+    for more, why in (
+        ({"placement": "single"}, "on one node one sequence cannot show what skew costs"),
+        ({"state": State.UNSTABLE, "reason": "it scatters"}, "the figures are unstable"),
+    ):
+        both = (
+            make_replay(**more),
+            make_replay("routing.uniform", "routing", routing="uniform", **more),
+        )
+        found = check(make_record(both), "roofline.skew", target=target(1.0))
+        assert found.verdict is Verdict.UNPROVEN
+        assert why in found.reason
+
+
 # --- where no runtime was driven -------------------------------------------------------------------------
 
 
@@ -246,3 +309,17 @@ def test_a_wrong_key_instead_is_refused(tmp_path: Any, old: str, new: str, said:
     path.write_text(text.replace(old, new, 1))
     with pytest.raises(UsageError, match=said):
         criteria_module.load(str(path))
+
+
+def test_the_sentence_for_step_4_tells_what_is_not_in_it(
+    check: Any, make_record: Any, target: Any, tested: Any, make_replay: Make
+) -> None:
+    gpu = check(make_record(tested), "prototype.decode", target=target(1.0, trunk="gpu"))
+    assert "CPU memory alone allows" in gpu.reason and "GPUs and their links take not counted" in gpu.reason
+    shaky = (make_replay(stream=STREAM, state=State.UNSTABLE, reason="it scatters"),)
+    assert (
+        "scatter too much to be relied on"
+        in check(make_record(shaky), "prototype.decode", target=target(1.0)).reason
+    )
+    several = attrs.evolve(target(1.0), nodes=4)
+    assert "replay" not in check(make_record(tested), "prototype.decode", target=several).reason

@@ -190,3 +190,15 @@ def test_a_trace_is_replayed_with_its_own_reuse(make_inventory: Any) -> None:
     assert "by the trace" in cases["base"].title
     assert cases["base"].labels["trace"] == "sha256:0"
     assert len(np.unique(ids_of(cases["base"]))) > 16
+
+
+def test_a_short_trace_costs_the_batches_that_it_is_too_short_for(make_inventory: Any) -> None:
+    from k3gate.model.routing import synthesis
+
+    trace = synthesis.synthesize(2, 2, 32, 4, reuse=None, skew=1.0).trace
+    routing = Routing(
+        "a short trace", "sha256:1", 2, 2, 4, 32, trace.starts, trace.experts.astype("<i2").tobytes()
+    )
+    planned = plan_of(with_memory(make_inventory("vm"), 40 * 10**9), attrs.evolve(STANDARD, routing=routing))
+    assert {"base", "batch.2"} <= set(named(planned))
+    assert "too few for a batch of 4" in left(planned)["batch.4"]
