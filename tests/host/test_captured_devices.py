@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 
 from k3gate import host
 from k3gate.host import counters, drives, pcie, power, sensors
-from k3gate.host.files import Root
+from k3gate.host.files import Root, open_root
 from k3gate.host.notes import Notes
 from k3gate.records import Cpu
 
@@ -29,11 +28,8 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Root:
-    folder = tmp_path_factory.mktemp("sensors")
-    with tarfile.open(FOLDER / "sysroot.tar.bz2") as archive:
-        archive.extractall(folder, filter="tar")
-    return Root(folder)
+def root() -> Root:
+    return open_root(FOLDER / "sysroot.tar.bz2")
 
 
 @pytest.fixture(scope="module")
