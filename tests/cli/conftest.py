@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -60,10 +61,27 @@ def cli(tmp_path: Path) -> Cli:
     return call
 
 
+@pytest.fixture(scope="session")
+def measured_store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A store with one complete self-test run, and its id: measured once, since every test may have a copy."""
+    folder = tmp_path_factory.mktemp("measured")
+    store = folder / "runs.sqlite"
+    done = subprocess.run(
+        [sys.executable, "-m", "k3gate", "run", "--probe", "selftest", "--json", "-q"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "K3GATE_STORE": str(store), "HOME": str(folder)},
+        cwd=folder,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, done.stderr
+    return store, json.loads(done.stdout)["run"]["id"]
+
+
 @pytest.fixture
-def selftest(cli: Cli) -> str:
+def selftest(measured_store: tuple[Path, str], tmp_path: Path) -> str:
     """The id of a complete self-test run in this test's store."""
-    done = cli("run", "--probe", "selftest", "--json", "-q")
-    assert done.code == 0, done.err
-    run_id: str = done.json()["run"]["id"]
+    store, run_id = measured_store
+    shutil.copy(store, tmp_path / "runs.sqlite")
     return run_id
