@@ -40,7 +40,7 @@ run: $(VENV)/.installed
 	@$(BIN)/k3gate run --profile $(PROFILE) --target $(TARGET) --report report.html
 
 test: $(VENV)/.developing
-	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not long and not browser" $(ARGS)
+	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not long and not browser and not network" $(ARGS)
 
 test-long: $(VENV)/.developing
 	@$(BIN)/python -m pytest -q $(ARGS)
