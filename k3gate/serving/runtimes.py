@@ -365,7 +365,9 @@ def judge(entry: Entry, wanted: Wanted, registry: Registry) -> tuple[str, str, t
         if registry.problem is not None:
             return UNKNOWN, f"It could not be read: {registry.problem}.", ()
         many = len(registry.files)
-        where = f"none of the {many:,} files that were read" if many > 1 else "no place of the file that was read"
+        where = (
+            f"none of the {many:,} files that were read" if many > 1 else "no place of the file that was read"
+        )
         return NOT_LISTED, f"{_either(words)} stands in {where}.", ()
     if entry.way == "constants":
         return UNKNOWN, f"It mentions {seen[0].told}, but has no registry that lists it.", seen
