@@ -31,7 +31,7 @@ from k3gate.harness.watch import Watch
 from k3gate.harness.watch import notices as notices_of
 from k3gate.host import memory_files, redfish, storage
 from k3gate.probing import idle, outcomes, plan, profiles, registry
-from k3gate.probing.execute import CaseDone, CaseStarted, Event, Executor, Heartbeat, WorkerEnded
+from k3gate.probing.execute import CaseDone, CaseStarted, Event, Executor, Heartbeat, Watched, WorkerEnded
 from k3gate.probing.plan import Execution, Plan
 from k3gate.records import Inventory, Outcome, Routing, Run, RunRecord, RunStatus
 
@@ -330,6 +330,9 @@ def _follow(
                     listener.beat(event.case.name, "")
                 case Heartbeat():
                     listener.beat(event.case.name if event.case else None, event.note)
+                case Watched():
+                    watch.add(event.series)
+                    watch.within_case()
                 case CaseDone():
                     watch.end()
                     _store_round(store, run, event, collected)
