@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from k3gate.store import Store
 
 NAME_CHARACTERS = 100
+LOAD = "thermal"
+"""The probe that loads the whole machine at once."""
 REPLAY = "replay"
 """The probe that replays a trace of routing."""
 CLOCK_STEP_SECONDS = 2.0
@@ -62,6 +64,7 @@ class Request:
     routing: str | None = None
     storage: tuple[str, ...] = ()
     bmc: str | None = None
+    minutes: int | None = None
     command: str | None = None
 
 
@@ -90,7 +93,7 @@ def prepare(request: Request) -> Prepared:
     if request.bmc is not None:
         redfish.access(request.bmc)
     target = targets.load(request.target)
-    profiles.load(request.profile)
+    profiles.load(request.profile, minutes=request.minutes)
     inventory = host.read(name=request.machine_name, paths=storage.asked(request.storage))
     image = target.image(len(topology.main_nodes(inventory)))
     profile = profiles.load(
@@ -101,6 +104,8 @@ def prepare(request: Request) -> Prepared:
         memory_files=memory_files.asked(request.memory_files, request.probes),
         trunk=request.trunk or target.trunk,
         routing=_routing(request),
+        minutes=request.minutes,
+        load_alone=request.probes == (LOAD,),
     )
     notices: list[str] = []
     probes = registry.load(request.probes, notices)

@@ -13,7 +13,7 @@ from k3gate.documents import plain, printable
 from k3gate.errors import UsageError
 from k3gate.probing.contract import Planned, Probe, Reason
 from k3gate.probing.profiles import suggest
-from k3gate.probing.registry import one_line
+from k3gate.probing.registry import FIRST, one_line
 from k3gate.records import Case, Inventory, LeftOut, Outcome, Profile, State
 from k3gate.units import count, duration, exact_bytes, quantity
 
@@ -98,7 +98,7 @@ def plan(
     cases: list[Case] = []
     left_out: list[LeftOut] = []
     refused: list[Outcome] = []
-    for probe in probes:
+    for probe in sorted(probes, key=lambda one: one.name not in FIRST):
         planned = _ask(probe, inventory, profile)
         if isinstance(planned, Outcome):
             refused.append(planned)
@@ -227,7 +227,8 @@ def _ask(probe: Probe, inventory: Inventory, profile: Profile) -> Planned | Outc
         applies = probe.applies(inventory)
         if isinstance(applies, Reason):
             return _refusal(probe, applies.state, applies.text)
-        planned = probe.cases(inventory, profile)
+        # A longer load is no reason to measure the rest for longer.
+        planned = probe.cases(inventory, attrs.evolve(profile, seconds=profile.seconds - profile.load_s))
         checked = tuple(_checked(probe, case) for case in planned.cases)
         names = [case.name for case in checked]
         if len(set(names)) < len(names):
