@@ -213,7 +213,7 @@ class _Planner(Layout):
             one["pool"]["bytes"] / min(TOUCH_RATE * len(one["cpus"]), TOUCH_RATE_MOST) for one in streams
         )
         packed = sum(one["pool"]["bytes"] for one in products) / (FILL_RATE * min(FILLERS, len(self.cpus)))
-        return WORKER_SECONDS + filled + packed + PROOF_SECONDS * len(products) + STARTED_S
+        return WORKER_SECONDS + float(filled + packed) + PROOF_SECONDS * len(products) + STARTED_S
 
     def _sensors(self) -> bool:
         """Whether this machine shows a temperature or its power."""
