@@ -181,7 +181,9 @@ class _Planner(Layout):
         title += "streams from memory" if reading == 1 else "stream from memory"
         if products:
             number = threads - reading
-            title += f", {number} {'multiplies' if number == 1 else 'multiply'} experts by {products[0]['path']} "
+            title += (
+                f", {number} {'multiplies' if number == 1 else 'multiply'} experts by {products[0]['path']} "
+            )
             title += f"with {count(products[0]['tokens'], 'token')}"
         if found.cool:
             title += f"; then {duration(found.cool)} of cooling"

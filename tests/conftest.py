@@ -353,16 +353,14 @@ def made_soak() -> Callable[..., RunRecord]:
             return Series(name, unit, labels, times, values)
 
         rates = {"memory": 250e9, "kernels": 80e9}
+
+        def falling(part: str, node: int) -> Callable[[float], float]:
+            lost = (fall or {}).get(f"{part} of node {node}", 0.0)
+            return lambda at: rates[part] * (1 - lost * grown(at)) * (1 + chance.gauss(0, noise))
+
         watched = [
-            series(
-                "load.rate",
-                "B/s",
-                {"part": part, "memory_node": node},
-                lambda at, lost=(fall or {}).get(f"{part} of node {node}", 0.0), rate=rate: (
-                    rate * (1 - lost * grown(at)) * (1 + chance.gauss(0, noise))
-                ),
-            )
-            for part, rate in rates.items()
+            series("load.rate", "B/s", {"part": part, "memory_node": node}, falling(part, node))
+            for part in rates
             for node in (0, 1)
         ]
         watched.append(series("load.others", "1", {}, lambda at: others[grown(at) > 0.5]))

@@ -1,9 +1,9 @@
 """Whether the rates of a lasting load held: the last part of it against the first minute after warm-up. Pure.
 
-Rates come a point a second, and neighbours are alike: a machine drifts. So each part of the load is cut into blocks, the
-blocks' means stand for it, and where they still follow each other (their correlation with the next one, at lag 1) so
-many fewer of them count: n (1 - r) / (1 + r), the usual effective number of a process with memory of one step (Zieba,
-Metrol. Meas. Syst. 17, 2010). The interval of the ratio is Welch's over the logarithms, 95 %.
+Rates come a point a second, and neighbours are alike: a machine drifts. So each part of the load is cut into blocks,
+whose means stand for it, and where they still follow each other (their correlation with the next one, at lag 1) so many
+fewer of them count: n (1 - r) / (1 + r), the usual effective number of a process with memory of one step (Zieba, Metrol.
+Meas. Syst. 17, 2010). The interval of the ratio is Welch's over the logarithms, 95 %.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from itertools import pairwise
 
 from attrs import frozen
 
@@ -29,6 +30,7 @@ HELD = 0.95
 """Of the rate of the first minute: below it a rate has fallen. The criterion has its own bound; this one tells when."""
 MOST_CORRELATED = 0.9
 CONFIDENCE = 0.95
+LEAST_COOLING_S = 3.0
 OTHERS_ROSE = 0.01
 """Of all CPU time: what others took more of is less than that where it is noise."""
 OTHERS_EXPLAIN = 0.25
@@ -107,7 +109,11 @@ def soak(record: RunRecord) -> Soak | None:
         return None
     parts = [found for one in rates if (found := _lasting(one, spans)) is not None]
     kinds = (names.TEMPERATURE, names.POWER, names.CLOCK, names.FAN)
-    watched = [one for one in record.series if one.name in kinds and _known(_cut(one, phase))]
+    watched = [
+        one
+        for one in record.series
+        if one.name in kinds and throttling.within(one, phase.start_s, phase.end_s)
+    ]
     return Soak(case, outcome, spans, tuple(parts), _others(record, spans), tuple(watched))
 
 
@@ -210,9 +216,7 @@ def _effective(values: Sequence[float]) -> float:
     whole = math.fsum((value - mean) ** 2 for value in values)
     if whole <= 0:
         return float(len(values))
-    beside = math.fsum(
-        (early - mean) * (late - mean) for early, late in zip(values, values[1:], strict=False)
-    )
+    beside = math.fsum((early - mean) * (late - mean) for early, late in pairwise(values))
     r = min(MOST_CORRELATED, max(0.0, beside / whole))
     return max(2.0, len(values) * (1 - r) / (1 + r))
 
@@ -268,7 +272,11 @@ def evidence(record: RunRecord, found: Soak, part: Lasting) -> tuple[Throttling,
     return tuple(
         sorted(
             kept,
-            key=lambda one: (throttling.SIGNS.index(one.sign), one.role == "cpu" and one.of not in own, one.at_s),
+            key=lambda one: (
+                throttling.SIGNS.index(one.sign),
+                one.role == "cpu" and one.of not in own,
+                one.at_s,
+            ),
         )
     )
 
@@ -309,8 +317,36 @@ def headroom(found: Soak) -> tuple[Headroom, ...]:
         late = names.mean_within(one, [(half, spans.end)])
         rising = 0.0 if early is None or late is None else late - early
         highest = max(value for _, value in steps)
-        rooms.append(Headroom(str(one.labels.get("sensor")), throttling.domain_of(one), limit, highest, rising))
+        rooms.append(
+            Headroom(str(one.labels.get("sensor")), throttling.domain_of(one), limit, highest, rising)
+        )
     return tuple(sorted(rooms, key=lambda room: room.left))
+
+
+@frozen
+class Cooling:
+    """The sensor that cooled most after the end: by how many degrees, and in how many seconds that were watched."""
+
+    domain: str
+    fell: float
+    seconds: float
+
+
+def cooling(found: Soak) -> Cooling | None:
+    """None where nothing was watched after the end, or nothing cooled."""
+    seconds = found.spans.cooled - found.spans.end
+    best: Cooling | None = None
+    for one in found.watched:
+        if one.name != names.TEMPERATURE or seconds < LEAST_COOLING_S:
+            continue
+        at_end = names.mean_within(one, [(found.spans.end - LEAST_COOLING_S, found.spans.end)])
+        after = throttling.within(one, found.spans.end, found.spans.cooled)
+        if at_end is None or not after:
+            continue
+        fell = at_end - min(value for _, value in after)
+        if fell > 0 and (best is None or fell > best.fell):
+            best = Cooling(throttling.domain_of(one), fell, seconds)
+    return best
 
 
 @frozen

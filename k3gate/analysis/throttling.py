@@ -44,7 +44,7 @@ class Throttling:
     of: str | None = None
 
 
-SIGNS = ("counter", "limit", "power", "heat", "clock")
+SIGNS = ("counter", "limit", "power", "clock", "heat")
 
 
 def evidence(
@@ -53,15 +53,15 @@ def evidence(
     """What shows throttling between two times of a run, the surest first.
 
     A counter of throttling that rose is proof. A sensor at the limit that it tells itself, a package that draws what it
-    may (`zones` tell how much), and heat that rose and a clock that fell from the first tenth of the span to the last,
+    may (`zones` tell how much), and a clock that fell and heat that rose from the first tenth of the span to the last,
     only say where to look: they count beside a rate that fell.
     """
     found = [
         *_counters(series, start_s, end_s),
         *_limits(series, start_s, end_s),
         *_power(series, start_s, end_s, zones),
-        *_rises(series, start_s, end_s),
         *_clocks(series, start_s, end_s),
+        *_rises(series, start_s, end_s),
     ]
     return tuple(sorted(found, key=lambda one: (SIGNS.index(one.sign), one.at_s)))
 
@@ -135,7 +135,9 @@ def _power(
             continue
         mean = names.mean_within(one, [(end_s - (end_s - start_s) / 10, end_s)])
         if mean is not None and mean >= AT_POWER_LIMIT * limit:
-            at = next((at for at, value in within(one, start_s, end_s) if value >= AT_POWER_LIMIT * limit), end_s)
+            at = next(
+                (at for at, value in within(one, start_s, end_s) if value >= AT_POWER_LIMIT * limit), end_s
+            )
             detail = f"{mean:.0f} W, its limit is {limit:.0f} W"
             yield Throttling(domain_of(one), "power", detail, at, *_place(one))
 
@@ -149,7 +151,9 @@ def _clocks(series: Sequence[Series], start_s: float, end_s: float) -> Iterator[
         late = names.mean_within(one, [(end_s - part, end_s)])
         if early and late is not None and late < CLOCK_FELL * early:
             detail = f"its clock fell from {early / 1e9:.2f} to {late / 1e9:.2f} GHz"
-            yield Throttling(f"CPU package {one.labels.get('of')}", "clock", detail, end_s - part, "cpu", _of(one))
+            yield Throttling(
+                f"CPU package {one.labels.get('of')}", "clock", detail, end_s - part, "cpu", _of(one)
+            )
 
 
 def _place(series: Series) -> tuple[str, str | None]:

@@ -225,7 +225,9 @@ def _least_share(table: Table) -> float:
     """What of the rate of the first minute must be left."""
     least = table.number("min")
     if least is None or not 0 < least <= 1:
-        raise table.refuse("min", "must be a number above 0 and up to 1: what of the first minute's rate is to last")
+        raise table.refuse(
+            "min", "must be a number above 0 and up to 1: what of the first minute's rate is to last"
+        )
     if "machines" not in table.data:
         raise table.refuse("machines", "is missing; say how many machines stand behind the bound, 0 if none")
     return least

@@ -94,7 +94,9 @@ def _fell(record: RunRecord, found: Soak, part: Lasting, bound: Bound) -> Judgem
     doubt = hardware.doubt(record.inventory)
     told = _told(part)
     if part.fell_s is not None:
-        told += f", and stayed below {sustained.HELD:g} from {units.duration(part.fell_s - found.spans.start)} on"
+        told += (
+            f", and stayed below {sustained.HELD:g} from {units.duration(part.fell_s - found.spans.start)} on"
+        )
     if not counted and sustained.explained_by_others(found, part):
         return _judged(
             Verdict.UNPROVEN,
@@ -110,7 +112,8 @@ def _fell(record: RunRecord, found: Soak, part: Lasting, bound: Bound) -> Judgem
             Verdict.UNPROVEN, f"No evidence about the hardware: {doubt}. {told}.{cause}", part, bound
         )
     if signs:
-        return _judged(Verdict.FAIL, f"{told}. Throttled, as seen: {_named(signs)}.", part, bound)
+        surest = "Throttled" if signs[0].sign != "heat" else "No throttling was counted; hotter meanwhile"
+        return _judged(Verdict.FAIL, f"{told}. {surest}: {_named(signs)}.", part, bound)
     return _judged(
         Verdict.FAIL,
         f"{told}. The cause is not known: {_nothing(found)}.",
@@ -130,11 +133,11 @@ def _nothing(found: Soak) -> str:
 
 
 def _named(signs: Sequence[Throttling]) -> str:
-    """The surest signs, each of its domain once."""
-    seen: dict[str, Throttling] = {}
+    """The domains with the surest signs, each with all that shows it."""
+    seen: dict[str, list[str]] = {}
     for one in signs:
-        seen.setdefault(one.domain, one)
-    return units.listed([f"{one.domain} ({one.detail})" for one in list(seen.values())[:_SHOWN]])
+        seen.setdefault(one.domain, []).append(one.detail)
+    return units.listed([f"{domain} ({'; '.join(told)})" for domain, told in list(seen.items())[:_SHOWN]])
 
 
 def _told(part: Lasting) -> str:

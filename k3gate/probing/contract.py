@@ -11,7 +11,18 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 from attrs import frozen
 
-from k3gate.records import Case, Inventory, Labels, LeftOut, Metric, MetricDeclaration, Profile, Proof, Scalar, State
+from k3gate.records import (
+    Case,
+    Inventory,
+    Labels,
+    LeftOut,
+    Metric,
+    MetricDeclaration,
+    Profile,
+    Proof,
+    Scalar,
+    State,
+)
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ SECONDS: Mapping[str, float] = MappingProxyType(
     {"smoke": 20.0, "quick": 180.0, "standard": 1200.0, "soak": 1800.0}
 )
 LOAD_SECONDS: Mapping[str, float] = MappingProxyType({"standard": 180.0})
-"""For how long the shorter profiles load the whole machine at once; `soak` does so for what it has beyond `standard`."""
+"""For how long a profile loads the whole machine at once; `soak` does so for what it has beyond `standard`."""
 LEAST_MINUTES = 30
 RESIDENT = frozenset({"standard", "soak"})
 """The profiles that allocate the target's whole image; the others take a small pool and say so."""

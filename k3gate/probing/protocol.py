@@ -6,7 +6,7 @@ The request is one JSON document on the worker's stdin. Results are JSON lines o
     {"type": "started", "case"}                                a case begins
     {"type": "heartbeat", "note"}                              work goes on
     {"type": "metric", "metric": <Metric>}                     of the case under way, in this round
-    {"type": "series", "series": <Series>}                     a piece of one, of the case under way, in seconds of the run
+    {"type": "series", "series": <Series>}                     a piece of one, of the case under way
     {"type": "done", "case", "state", "reason", "seconds", "timed_seconds", "setup_seconds"}
     {"type": "end"}                                            all cases ran and what they shared is released
 

@@ -194,7 +194,9 @@ class WorkerContext:
         self, name: str, unit: str, labels: Labels, times: Sequence[float], values: Sequence[float | None]
     ) -> None:
         """See `Context.watched`; raises `ProbeError` for what is no series."""
-        piece = Series(name, unit, dict(labels), tuple(round(at - self._started, 3) for at in times), tuple(values))
+        piece = Series(
+            name, unit, dict(labels), tuple(round(at - self._started, 3) for at in times), tuple(values)
+        )
         try:
             check(piece)
         except ValueError as error:

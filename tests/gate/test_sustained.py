@@ -32,7 +32,10 @@ def test_a_rate_that_falls_while_a_sensor_rises_fails_with_the_domain_named(judg
     assert found.verdict is Verdict.FAIL
     assert "Kernels of node 1 ran at 0.7" in found.reason
     # The drive grew hotter too, and neither memory nor kernels wait for it; the other package did not.
-    assert "Throttled, as seen: CPU package 1 (rose by 18.7 degrees to 90 degC)." in found.reason
+    assert (
+        "No throttling was counted; hotter meanwhile: CPU package 1 (rose by 18.7 degrees to 90 degC)."
+        in found.reason
+    )
     assert "drive" not in found.reason and "package 0" not in found.reason
     assert found.interval[0] < found.observed < found.interval[1] < 0.95
     assert "stayed below 0.95 from 1 min" in found.reason
@@ -40,14 +43,14 @@ def test_a_rate_that_falls_while_a_sensor_rises_fails_with_the_domain_named(judg
 
 def test_a_sensor_at_its_limit_and_a_counter_are_surer_signs_than_heat(judged: Any) -> None:
     at_limit = judged(fall=FALL, heat=[(PACKAGE, 24.0, 66.0), (MODULE, 15.0, 70.0)])
-    assert "memory modules (spd5118 3-0051 temp1) (85 degC, limit 85)" in at_limit.reason
+    assert "memory modules (spd5118 3-0051 temp1) (85 degC, limit 85; rose by" in at_limit.reason
     assert at_limit.reason.index("modules") < at_limit.reason.index("CPU package 1")
     counted = judged(
         fall=FALL, heat=[(MODULE, 15.0, 70.0)], counter="CPU package 1, as a whole", others=(0.0, 0.2)
     )
     # A counter is proof, whatever others did.
     assert counted.verdict is Verdict.FAIL
-    assert "CPU package 1, as a whole (its counter rose by 5)" in counted.reason
+    assert "Throttled: CPU package 1, as a whole (its counter rose by 5)" in counted.reason
 
 
 def test_a_package_that_draws_all_it_may_is_named(judged: Any, bare_metal: Any) -> None:
