@@ -1,9 +1,9 @@
 """Whether the rates of a lasting load held: the last part of it against the first minute after warm-up. Pure.
 
 Rates come a point a second, and neighbours are alike: a machine drifts. So each part of the load is cut into blocks,
-whose means stand for it, and where they still follow each other (their correlation with the next one, at lag 1) so many
-fewer of them count: n (1 - r) / (1 + r), the usual effective number of a process with memory of one step (Zieba, Metrol.
-Meas. Syst. 17, 2010). The interval of the ratio is Welch's over the logarithms, 95 %.
+whose means stand for it, and where they still follow each other (their correlation with the next, at lag 1) so many
+fewer of them count: n (1 - r) / (1 + r), the usual effective number of a process with memory of one step (Zieba,
+Metrol. Meas. Syst. 17, 2010). The interval of the ratio is Welch's over the logarithms, 95 %.
 """
 
 from __future__ import annotations

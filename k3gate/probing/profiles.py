@@ -14,6 +14,10 @@ SECONDS: Mapping[str, float] = MappingProxyType(
 LOAD_SECONDS: Mapping[str, float] = MappingProxyType({"standard": 180.0})
 """For how long a profile loads the whole machine at once; `soak` does so for what it has beyond `standard`."""
 LEAST_MINUTES = 30
+BUDGET_SHARE = 0.9
+"""How much of a profile's seconds is planned; the rest is for reading, storing, judging and reporting."""
+ALONE_SHARE = 0.8
+"""Of a soak that does nothing else: with filling memory before and cooling after it, that is within budget."""
 RESIDENT = frozenset({"standard", "soak"})
 """The profiles that allocate the target's whole image; the others take a small pool and say so."""
 
@@ -51,7 +55,7 @@ def load(
     seconds = SECONDS[name] if minutes is None else 60.0 * minutes
     load = LOAD_SECONDS.get(name, 0.0)
     if name == "soak":
-        load = seconds - (0.0 if load_alone else SECONDS["standard"])
+        load = ALONE_SHARE * seconds if load_alone else BUDGET_SHARE * (seconds - SECONDS["standard"])
     resident = name in RESIDENT
     return Profile(
         name,
