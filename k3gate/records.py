@@ -212,7 +212,7 @@ class Profile:
     are to be measured as memory.
 
     `trunk`: how the replay lays it out, None: as the target does where there is room; `routing`: the trace that it
-    replays, None: a model of routing."""
+    replays, None: a model of routing. `load_s`: for how long of the `seconds` the whole machine is loaded at once."""
 
     name: str
     seconds: float
@@ -222,6 +222,7 @@ class Profile:
     memory_files: tuple[MemoryFile, ...] = ()
     trunk: str | None = None
     routing: Routing | None = None
+    load_s: float = 0.0
 
 
 # --- the machine -----------------------------------------------------------------------------------------

@@ -170,7 +170,7 @@ class _Planner(Layout):
         kept = [
             each
             for each in tokens
-            if each == 1 or _call_seconds(weights, kind, FLOP_RATES[path], each) <= MOST_CALL_SECONDS
+            if each == 1 or call_seconds(weights, kind, FLOP_RATES[path], each) <= MOST_CALL_SECONDS
         ]
         dropped = [each for each in tokens if each not in kept]
         if dropped:
@@ -358,14 +358,15 @@ class _Planner(Layout):
         weights = matrices * parameters["rows"] * depth
         rate = PEER_FLOP_RATE if kind == "peer" else FLOP_RATES[parameters["path"]]
         for tokens in parameters["tokens"]:
-            call = _call_seconds(weights, str(case.labels["format"]), rate, tokens)
+            call = call_seconds(weights, str(case.labels["format"]), rate, tokens)
             setup += PROOF_SECONDS + 2 * call
             setup += CHECK_SECONDS * threads * tokens * depth * rows_checked(threads) / 64
             timed += max(self.goal, LEAST_SAMPLES * max(SAMPLE_SECONDS, call))
         return setup, timed
 
 
-def _call_seconds(weights: int, kind: str, flop_rate: float, tokens: int) -> float:
+def call_seconds(weights: int, kind: str, flop_rate: float, tokens: int) -> float:
+    """What a thread takes to multiply so many weights with so many tokens, for planning."""
     return max(weights * BYTES_OF_WEIGHT[kind] / READ_RATE, 2 * weights * tokens / flop_rate)
 
 

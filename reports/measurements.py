@@ -19,6 +19,7 @@ from k3gate.reports import (
     matrix,
     replay_figures,
     residency_figure,
+    soak_figures,
     store_figure,
     thread_figures,
     timelines,
@@ -92,6 +93,7 @@ class Measurements:
             *self._replayed(),
             self._residency(),
             *self._mapped_files(),
+            *self._soak(),
             *self._timelines(),
         )
         spoiled = confounders(record)
@@ -122,6 +124,11 @@ class Measurements:
                 link = self._index.gaps.get(f"{left.probe}/{left.case}")
                 return Absent(title, "not run", left.reason, link)
         return Absent(title, "not run", "no case of this run measures it", None)
+
+    def _soak(self) -> list[Figure | Absent]:
+        found = soak_figures.figures(self._record, self._index, self._next)
+        self._next += len(found)
+        return [*found] if found else [self._missing("Rate under lasting load", "soak")]
 
     def _timelines(self) -> list[Figure]:
         found = timelines.figures(self._record, self._next)

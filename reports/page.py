@@ -272,6 +272,7 @@ _DRAWN = tuple(
         *(registry.LATENCY_IDLE, registry.LATENCY_LOADED, registry.UNDER_LOAD),
         *(registry.FILE_READ, registry.FILE_EXPERTS, registry.FILE_LATENCY),
         *(registry.RESIDENCY_BYTES, registry.RESIDENCY_RATE),
+        *(registry.SUSTAINED_RATIO, registry.SUSTAINED_RATE),
         *(registry.KERNEL_EXPERT, registry.KERNEL_WEIGHTS, registry.KERNEL_FLOPS),
         *(registry.KERNEL_PEAK, registry.KERNEL_PER_CYCLE, registry.KERNEL_PEER),
         *(registry.REPLAY_RATE, registry.REPLAY_BANDWIDTH, registry.REPLAY_PART),
@@ -292,7 +293,6 @@ _FIGURES = {
     "roofline.replay": "time of a token",
     "roofline.skew": "placement of experts",
     "roofline.pcie_rate": "PCIe rates",
-    "roofline.sustained": "timeline under load",
     "roofline.storage": "storage",
     "prototype.load_time": "load time",
 }

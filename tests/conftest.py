@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from k3gate import metrics
 from k3gate.records import (
     Cache,
+    Case,
     Cpu,
     Inventory,
     Kernel,
@@ -23,10 +25,13 @@ from k3gate.records import (
     Numa,
     NumaNode,
     Outcome,
+    Phase,
     Proof,
     Provenance,
     Round,
+    RunRecord,
     Sample,
+    Series,
     State,
 )
 
@@ -307,5 +312,97 @@ def make_replay() -> Callable[..., Outcome]:
         rounds = tuple(Round(number, State.OK, None, 2.0, 1.4, 0.5, 100 + number) for number in range(3))
         title = f"Decode: {case}"
         return Outcome("replay", case, state, reason, 6.0, 3, rounds, tuple(rows), title)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def made_soak() -> Callable[..., RunRecord]:
+    """`made_soak(record, ...)`: the record with a lasting load in it, whose rates and sensors are made.
+
+    `fall`: what of the rate is lost at the end, by part ("memory of node 0"), growing between 40 % and 60 % of the
+    load; `heat`: (sensor's labels, rise in degrees, start); `others`: shares of CPU time before and after half of the
+    load; `counter`: a domain whose throttling was counted; `seconds`: how long it really lasted; `more`: other series.
+    """
+    from k3gate.probes import thermal_plan
+
+    def make(
+        record: RunRecord,
+        *,
+        fall: Mapping[str, float] | None = None,
+        heat: Sequence[tuple[Mapping[str, Any], float, float]] = (),
+        others: tuple[float, float] = (0.002, 0.002),
+        counter: str | None = None,
+        load_s: float = 180.0,
+        seconds: float | None = None,
+        noise: float = 0.004,
+        state: State = State.OK,
+        more: Sequence[Series] = (),
+        begun: float = 5.0,
+    ) -> RunRecord:
+        lasted = load_s if seconds is None else seconds
+        spans = thermal_plan.spans(load_s, sensors=bool(heat))
+        times = tuple(begun + 2.0 + place for place in range(int(lasted) + 1))
+        chance = random.Random(7)
+
+        def grown(at: float) -> float:
+            return min(1.0, max(0.0, ((at - times[0]) / lasted - 0.4) / 0.2))
+
+        def series(name: str, unit: str, labels: Mapping[str, Any], told: Callable[[float], float]) -> Series:
+            values = (*(told(at) for at in times[:-1]), None)
+            return Series(name, unit, labels, times, values)
+
+        rates = {"memory": 250e9, "kernels": 80e9}
+
+        def falling(part: str, node: int) -> Callable[[float], float]:
+            lost = (fall or {}).get(f"{part} of node {node}", 0.0)
+            return lambda at: rates[part] * (1 - lost * grown(at)) * (1 + chance.gauss(0, noise))
+
+        watched = [
+            series("load.rate", "B/s", {"part": part, "memory_node": node}, falling(part, node))
+            for part in rates
+            for node in (0, 1)
+        ]
+        watched.append(series("load.others", "1", {}, lambda at: others[grown(at) > 0.5]))
+        for labels, rise, start in heat:
+            whole = (*times[:-1], times[-1], times[-1] + spans.cool)
+            watched.append(
+                Series(
+                    "temperature",
+                    "degC",
+                    labels,
+                    whole,
+                    tuple(
+                        round(start + rise * min(1.0, (at - times[0]) / (0.5 * lasted)), 1)
+                        if at <= times[-1]
+                        else start
+                        for at in whole
+                    ),
+                )
+            )
+        if counter is not None:
+            labels = {"counter": f"throttle {counter}", "kind": "throttle", "domain": counter}
+            half = times[len(times) // 2]
+            watched.append(Series("events", "1", labels, (0.0, half), (4.0, 9.0)))
+        parameters = {
+            "warm_up_s": spans.warm_up,
+            "first_s": spans.first,
+            "load_s": load_s,
+            "last_s": spans.last,
+            "cool_s": spans.cool,
+        }
+        case = Case(
+            "thermal", "soak", "The whole machine at once, made up", "soak", parameters, load_s, 0, rounds=1
+        )
+        reason = None if state is State.OK else "round 1 of 1: it was killed"
+        outcome = Outcome("thermal", "soak", state, reason, lasted, 1, (), (), case.title)
+        phase = Phase("thermal", "soak", 0, begun, times[-1] + spans.cool + 0.5)
+        return attrs.evolve(
+            record,
+            run=attrs.evolve(record.run, plan=(*record.run.plan, case)),
+            outcomes=(*record.outcomes, outcome),
+            series=(*record.series, *watched, *more),
+            phases=(*record.phases, phase),
+        )
 
     return make

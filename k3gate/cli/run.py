@@ -40,7 +40,14 @@ TRUNKS = ("bf16", "q8_0", "mxfp4", "gpu")
     "--profile",
     type=word,
     metavar="NAME",
-    help="Time budget: smoke (20 s), quick (3 min, the default), standard (20 min), soak (30 min).",
+    help="Time budget: smoke (20 s), quick (3 min, the default), standard (20 min), soak (30 min and more).",
+)
+@click.option(
+    "--minutes",
+    type=click.IntRange(1, 100_000),
+    metavar="N",
+    help="How long the profile soak is, 30 by default: what it has beyond 20 loads the whole machine at once; with "
+    "--probe thermal all of it.",
 )
 @target_option("residency-lab, the least demanding")
 @criteria_option
@@ -101,6 +108,7 @@ TRUNKS = ("bf16", "q8_0", "mxfp4", "gpu")
 @store_option
 def command(
     profile: str | None,
+    minutes: int | None,
     target: str | None,
     criteria: str | None,
     probes: tuple[str, ...],
@@ -135,6 +143,7 @@ def command(
     if resume is not None:
         _refuse_with_resume(
             profile=profile,
+            minutes=minutes,
             target=target,
             machine=machine_name,
             probe=probes,
@@ -161,6 +170,7 @@ def command(
         routing=routing,
         storage=paths,
         bmc=bmc,
+        minutes=minutes,
         command=printable(shlex.join(["k3gate", *sys.argv[1:]])),
     )
     if dry_run:

@@ -25,7 +25,7 @@ SHIPPED = Path(__file__).parent / "data" / "criteria.toml"
 
 RULES = (
     *("bare_metal", "population", "speed", "placement", "residency", "kernel_reference"),
-    *("replay", "skew", "errors", "power"),
+    *("replay", "skew", "sustained", "errors", "power"),
     *("evidence", "licence", "conversion", "steps"),
 )
 """What is no bound, by name; `k3gate.gate.rules` and `modules` have the code of each."""
@@ -59,6 +59,8 @@ _KEYS = (
         "remedy",
     ),
 )
+_LEAST = ("sustained", "min")
+"""A rule that has one bound."""
 _BOUND_KEYS = ("where", "over", "relative_to", "min", "max", "proofs", "settled_by", "instead")
 _IDENTITY = ("id", "metric", "rule", "where", "relative_to", "applies_if")
 """Two entries that agree in these ask the same thing."""
@@ -202,7 +204,7 @@ def _rule(table: Table, rule: str) -> dict[str, Any]:
     table.choice("rule", RULES)
     bounded = rule == "conversion" and "where" in table.data
     for key in _BOUND_KEYS:
-        if key in table.data and not (bounded and key in ("where", "max")):
+        if key in table.data and not (bounded and key in ("where", "max")) and (rule, key) != _LEAST:
             raise table.refuse(
                 key, f"has no meaning beside rule {rule!r}; remove it or give a metric instead"
             )
@@ -214,7 +216,21 @@ def _rule(table: Table, rule: str) -> dict[str, Any]:
         )
     found: dict[str, Any] = {"rule": rule}
     found["subject"] = table.choice("subject", SUBJECTS) if needs_subject else None
+    if rule == _LEAST[0]:
+        return {**found, "bound": Bound(_least_share(table), None)}
     return {**found, **_error_bound(table)} if bounded else found
+
+
+def _least_share(table: Table) -> float:
+    """What of the rate of the first minute must be left."""
+    least = table.number("min")
+    if least is None or not 0 < least <= 1:
+        raise table.refuse(
+            "min", "must be a number above 0 and up to 1: what of the first minute's rate is to last"
+        )
+    if "machines" not in table.data:
+        raise table.refuse("machines", "is missing; say how many machines stand behind the bound, 0 if none")
+    return least
 
 
 def _error_bound(table: Table) -> dict[str, Any]:

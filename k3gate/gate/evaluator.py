@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from attrs import evolve
 
-from k3gate.gate import bounds, kernels, modules, replay, rules, waivers, watched
+from k3gate.gate import bounds, kernels, modules, replay, rules, sustained, waivers, watched
 from k3gate.gate.criteria import Criteria, Criterion
 from k3gate.gate.judgement import Judgement, badness, unproven, worst
 from k3gate.gate.steps import STEPS, Step
@@ -124,6 +124,8 @@ def _judge(entry: Criterion, record: RunRecord, target: Target, decided: Mapping
             return replay.reaches(record, target)
         case "skew":
             return replay.uneven(record)
+        case "sustained":
+            return sustained.holds(record, entry.bound)
         case "errors":
             return watched.errors(record)
         case "power":

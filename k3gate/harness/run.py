@@ -31,7 +31,7 @@ from k3gate.harness.watch import Watch
 from k3gate.harness.watch import notices as notices_of
 from k3gate.host import memory_files, redfish, storage
 from k3gate.probing import idle, outcomes, plan, profiles, registry
-from k3gate.probing.execute import CaseDone, CaseStarted, Event, Executor, Heartbeat, WorkerEnded
+from k3gate.probing.execute import CaseDone, CaseStarted, Event, Executor, Heartbeat, Watched, WorkerEnded
 from k3gate.probing.plan import Execution, Plan
 from k3gate.records import Inventory, Outcome, Routing, Run, RunRecord, RunStatus
 
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from k3gate.store import Store
 
 NAME_CHARACTERS = 100
+LOAD = "thermal"
+"""The probe that loads the whole machine at once."""
 REPLAY = "replay"
 """The probe that replays a trace of routing."""
 CLOCK_STEP_SECONDS = 2.0
@@ -62,6 +64,7 @@ class Request:
     routing: str | None = None
     storage: tuple[str, ...] = ()
     bmc: str | None = None
+    minutes: int | None = None
     command: str | None = None
 
 
@@ -90,7 +93,7 @@ def prepare(request: Request) -> Prepared:
     if request.bmc is not None:
         redfish.access(request.bmc)
     target = targets.load(request.target)
-    profiles.load(request.profile)
+    profiles.load(request.profile, minutes=request.minutes)
     inventory = host.read(name=request.machine_name, paths=storage.asked(request.storage))
     image = target.image(len(topology.main_nodes(inventory)))
     profile = profiles.load(
@@ -101,6 +104,8 @@ def prepare(request: Request) -> Prepared:
         memory_files=memory_files.asked(request.memory_files, request.probes),
         trunk=request.trunk or target.trunk,
         routing=_routing(request),
+        minutes=request.minutes,
+        load_alone=request.probes == (LOAD,),
     )
     notices: list[str] = []
     probes = registry.load(request.probes, notices)
@@ -330,6 +335,9 @@ def _follow(
                     listener.beat(event.case.name, "")
                 case Heartbeat():
                     listener.beat(event.case.name if event.case else None, event.note)
+                case Watched():
+                    watch.add(event.series)
+                    watch.within_case()
                 case CaseDone():
                     watch.end()
                     _store_round(store, run, event, collected)

@@ -9,7 +9,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from itertools import pairwise
 
 from attrs import evolve
 
@@ -35,6 +34,8 @@ from k3gate.records import (
 
 SAVED_S = 20.0
 """How often series go to the store, between two workers."""
+LONG_S = 60.0
+"""How often they do while a case goes on that takes longer than this: a kill must not cost hours of them."""
 _TITLES = {
     "heat": "Temperatures while it was measured",
     "power": "Power while it was measured",
@@ -43,8 +44,6 @@ _TITLES = {
     "others": "Processes and drives of others while it was measured",
     "monitor": "What the monitor itself cost",
 }
-LAST_HOLDS_S = 30.0
-"""For how long the last value of a series stands for what came after: a BMC has a slow grid."""
 _MOST_NAMES = 5
 _LEAST_SHARE = 0.002
 Keep = Callable[[Sequence[Series], Sequence[Phase]], None]
@@ -61,6 +60,7 @@ class Watch:
         self._base = base
         self._keep = keep
         self._parts: list[Series] = []
+        self._told: list[Series] = []
         self._phases: list[Phase] = []
         storage = inventory.storage
         self._drives = None if storage is None else tuple(drive.name for drive in storage.drives)
@@ -85,6 +85,15 @@ class Watch:
         """It is over."""
         self._monitor.end()
 
+    def add(self, piece: Series) -> None:
+        """A piece of a series that a worker told; the outcomes of the run are not of these."""
+        self._told.append(piece)
+
+    def within_case(self) -> None:
+        """Store what came, in a case that goes on and on: writing disturbs it, but seldom."""
+        if time.monotonic() - self._saved >= LONG_S:
+            self.save()
+
     def between_workers(self) -> None:
         """Store what came, now and then."""
         if time.monotonic() - self._saved >= SAVED_S:
@@ -96,8 +105,9 @@ class Watch:
         self._parts += series
         self._phases += phases
         self._saved = time.monotonic()
-        if series or phases:
-            self._keep(series, phases)
+        told, self._told = self._told, []
+        if series or told or phases:
+            self._keep((*series, *told), phases)
 
     def outcomes(self, earlier: Iterable[Outcome]) -> Iterator[Outcome]:
         """The outcomes of the run with this sitting in them; after its end."""
@@ -186,23 +196,11 @@ def _power(
         if one.name != names.POWER:
             continue
         labels = {key: one.labels.get(key) for key in ("sensor", "role", "of", "domain")}
-        mean = mean_within(one, [(phase.start_s, phase.end_s) for phase in phases])
+        mean = names.mean_within(one, [(phase.start_s, phase.end_s) for phase in phases])
         highest = max((value for value in one.values if value is not None), default=None)
         if mean is not None and highest is not None:
             yield metrics.POWER_MEAN, labels, mean
             yield metrics.POWER_HIGHEST, labels, highest
-
-
-def mean_within(series: Series, spans: Sequence[tuple[float, float]]) -> float | None:
-    """The mean over time of a series' values within spans of time; None where none was read there."""
-    weight = total = 0.0
-    ends = (*series.times[1:], series.times[-1] + LAST_HOLDS_S if series.times else 0.0)
-    for start, end, value in zip(series.times, ends, series.values, strict=True):
-        for low, high in spans if value is not None else ():
-            held = min(end, high) - max(start, low)
-            if held > 0:
-                weight, total = weight + held, total + held * (value or 0.0)
-    return total / weight if weight else None
 
 
 # What a counter is of, by the first word of its name.
@@ -227,7 +225,7 @@ def _events(series: Sequence[Series], kind: str) -> Iterator[tuple[MetricDeclara
     for one in series:
         if one.name != names.EVENTS or one.labels.get("kind") != kind:
             continue
-        new = risen(one)
+        new = names.risen(one)
         counter = str(one.labels.get("counter"))
         first = counter.partition(" ")[0]
         if first == "interrupt" and kind == "throttle":
@@ -242,14 +240,6 @@ def _events(series: Sequence[Series], kind: str) -> Iterator[tuple[MetricDeclara
         yield declaration, {"source": of}, new
     for labels, new in rose:
         yield declaration, labels, new
-
-
-def risen(series: Series) -> float | None:
-    """By how much a counter rose; one that was set back counts from 0. None: it was never read."""
-    values = [value for value in series.values if value is not None]
-    if not values:
-        return None
-    return sum(late - early if late >= early else late for early, late in pairwise(values))
 
 
 def _others(

@@ -11,7 +11,18 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 from attrs import frozen
 
-from k3gate.records import Case, Inventory, LeftOut, Metric, MetricDeclaration, Profile, Proof, Scalar, State
+from k3gate.records import (
+    Case,
+    Inventory,
+    Labels,
+    LeftOut,
+    Metric,
+    MetricDeclaration,
+    Profile,
+    Proof,
+    Scalar,
+    State,
+)
 
 T = TypeVar("T")
 
@@ -71,6 +82,12 @@ class Context(Protocol):
 
     def heartbeat(self, note: str = "") -> None:
         """Tell the parent that work goes on; must be called at least every 10 seconds."""
+
+    def watched(
+        self, name: str, unit: str, labels: Labels, times: Sequence[float], values: Sequence[float | None]
+    ) -> None:
+        """A piece of a series, stored beside what the monitor tells. `times`: of `time.monotonic()`, rising over
+        all pieces; a value holds until the next, and None ends it. Names of the monitor's own series are refused."""
 
     def setup(self, seconds: float) -> None:
         """Book time that was set-up (allocating, touching, warming up) and not timed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from k3gate.records import Case, Metric, Round
+from k3gate.records import Case, Metric, Round, Series
 
 
 @frozen
@@ -43,6 +43,14 @@ class Heartbeat:
 
 
 @frozen
+class Watched:
+    """A piece of a series that the case under way tells."""
+
+    case: Case
+    series: Series
+
+
+@frozen
 class CaseDone:
     """A round of a case is over: its metrics when `round.state` is ok, none otherwise."""
 
@@ -62,4 +70,4 @@ class WorkerEnded:
     output: Output
 
 
-Event = WorkerStarted | CaseStarted | Heartbeat | CaseDone | WorkerEnded
+Event = WorkerStarted | CaseStarted | Heartbeat | Watched | CaseDone | WorkerEnded

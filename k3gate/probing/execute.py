@@ -18,7 +18,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from k3gate.documents import plain, structure
+from k3gate.documents import canonical, plain, structure
 from k3gate.probing import launch, protocol, registry
 from k3gate.probing.events import (
     CaseDone,
@@ -26,12 +26,14 @@ from k3gate.probing.events import (
     Event,
     Heartbeat,
     Output,
+    Watched,
     WorkerEnded,
     WorkerStarted,
 )
 from k3gate.probing.plan import Execution
 from k3gate.probing.protocol import ProtocolError
-from k3gate.records import Case, Inventory, Metric, Round, State
+from k3gate.records import Case, Inventory, Metric, Round, Series, State
+from k3gate.series import OF_MONITOR, check
 from k3gate.units import duration
 
 __all__ = [
@@ -41,6 +43,7 @@ __all__ = [
     "Executor",
     "Heartbeat",
     "Output",
+    "Watched",
     "WorkerEnded",
     "WorkerStarted",
 ]
@@ -158,7 +161,9 @@ class _Worker:
         self._ended_s: float | None = None
         self._released = False
         self._closed: float | None = None
+        self._started = float(request["started"])
         self._metrics: list[Metric] = []
+        self._latest: dict[str, float] = {}
         self._line = bytearray()
         self._received = 0
         self._output = {"stdout": bytearray(), "stderr": bytearray()}
@@ -357,6 +362,8 @@ class _Worker:
             yield CaseStarted(self.under_way, self._round, self.process)
         elif kind == "metric":
             self._metrics.append(self._metric(document.get("metric")))
+        elif kind == "series":
+            yield self._piece(document.get("series"))
         elif kind == "done":
             yield self._done(document)
             # Only now may the worker go on: our caller has stored the round. Its patience starts afresh.
@@ -376,6 +383,29 @@ class _Worker:
         if any(sample.round != self._round or sample.process != self.process for sample in metric.samples):
             raise ProtocolError("sent samples of another round or process")
         return metric
+
+    def _piece(self, document: object) -> Watched:
+        """A piece of a series, with times within this worker's life that never fall: the store relies on it."""
+        case = self.under_way
+        if case is None:
+            raise ProtocolError("sent a series of no case")
+        try:
+            piece = structure(document, Series)
+            check(piece)
+        except ValueError as error:
+            raise ProtocolError(f"sent a series that is none ({error})") from None
+        key = canonical([piece.name, piece.unit, plain(piece.labels)])
+        earliest = self._latest.get(key, self._begun - self._started)
+        if piece.name in OF_MONITOR or len(key) > protocol.SERIES_KEY_CHARACTERS:
+            raise ProtocolError(f"sent a series that is no worker's: {protocol.excerpt(piece.name.encode())}")
+        latest = time.monotonic() - self._started
+        # Times are rounded to milliseconds.
+        if not piece.times or piece.times[0] < earliest - 0.01 or piece.times[-1] > latest + 0.01:
+            raise ProtocolError("sent a series of times at which it did not run")
+        self._latest[key] = piece.times[-1]
+        if len(self._latest) > protocol.MOST_SERIES:
+            raise ProtocolError(f"sent more than {protocol.MOST_SERIES} series")
+        return Watched(case, piece)
 
     def _done(self, document: dict[str, Any]) -> CaseDone:
         case = self.under_way

@@ -18,7 +18,8 @@ from k3gate.records import Case, Labels, Phase, Series
 PERIOD_S = 0.5
 """The grid of what is cheap to read."""
 FINE_S = 3600.0
-"""Until then every change is kept; later only the lowest and highest value of each `COARSE_S`."""
+"""Until then every change is kept; later only the lowest and highest value of each `COARSE_S`, and of twice that
+whenever the time has doubled: so many points more for each doubling, however long it lasts."""
 COARSE_S = 10.0
 JOIN_S = 0.5
 """How long the end of a run waits for a source that is reading."""
@@ -87,7 +88,7 @@ class Steps:
         self._last: float | None = None
         self._seen: float | None = None
         self._started = False
-        self._bucket: tuple[int, dict[str, tuple[float, float]]] | None = None
+        self._bucket: tuple[tuple[int, float], dict[str, tuple[float, float]]] | None = None
 
     def add(self, at: float, value: float | None) -> None:
         """A reading; a value that is no finite number was not read."""
@@ -99,7 +100,9 @@ class Steps:
             self._flush()
             self._put(at, value)
             return
-        number = int(at / COARSE_S)
+        width = COARSE_S * 2 ** math.floor(math.log2(at / FINE_S))
+        # Where the width has just doubled the number would come again.
+        number = int(at / width), width
         if self._bucket is not None and self._bucket[0] != number:
             self._flush()
         if self._bucket is None:

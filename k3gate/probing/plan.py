@@ -12,8 +12,8 @@ from attrs import frozen
 from k3gate.documents import plain, printable
 from k3gate.errors import UsageError
 from k3gate.probing.contract import Planned, Probe, Reason
-from k3gate.probing.profiles import suggest
-from k3gate.probing.registry import one_line
+from k3gate.probing.profiles import BUDGET_SHARE, suggest
+from k3gate.probing.registry import FIRST, one_line
 from k3gate.records import Case, Inventory, LeftOut, Outcome, Profile, State
 from k3gate.units import count, duration, exact_bytes, quantity
 
@@ -21,8 +21,6 @@ WORKER_START_SECONDS = 0.3
 """What starting and ending a worker process is taken to cost; about 0.1 s is usual."""
 USABLE_PERCENT = 90
 """How much of the usable memory a group may take; the rest is left to the system."""
-BUDGET_SHARE = 0.9
-"""How much of a profile's seconds is planned; the rest is for reading, storing, judging and reporting."""
 MOST_NAMES = 6
 """Of cases that share a reason, as a person reads it; the JSON of a plan and of a run names all of them."""
 LEAST_ROUNDS = 3
@@ -98,7 +96,7 @@ def plan(
     cases: list[Case] = []
     left_out: list[LeftOut] = []
     refused: list[Outcome] = []
-    for probe in probes:
+    for probe in sorted(probes, key=lambda one: one.name not in FIRST):
         planned = _ask(probe, inventory, profile)
         if isinstance(planned, Outcome):
             refused.append(planned)
@@ -227,7 +225,9 @@ def _ask(probe: Probe, inventory: Inventory, profile: Profile) -> Planned | Outc
         applies = probe.applies(inventory)
         if isinstance(applies, Reason):
             return _refusal(probe, applies.state, applies.text)
-        planned = probe.cases(inventory, profile)
+        # A longer load is no reason to measure the rest for longer.
+        rest = profile.seconds - profile.load_s / BUDGET_SHARE
+        planned = probe.cases(inventory, attrs.evolve(profile, seconds=rest))
         checked = tuple(_checked(probe, case) for case in planned.cases)
         names = [case.name for case in checked]
         if len(set(names)) < len(names):

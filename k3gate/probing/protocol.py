@@ -6,6 +6,7 @@ The request is one JSON document on the worker's stdin. Results are JSON lines o
     {"type": "started", "case"}                                a case begins
     {"type": "heartbeat", "note"}                              work goes on
     {"type": "metric", "metric": <Metric>}                     of the case under way, in this round
+    {"type": "series", "series": <Series>}                     a piece of one, of the case under way
     {"type": "done", "case", "state", "reason", "seconds", "timed_seconds", "setup_seconds"}
     {"type": "end"}                                            all cases ran and what they shared is released
 
@@ -30,8 +31,11 @@ REQUEST_BYTES = 2**26
 OUTPUT_BYTES = 2**18
 """How much of stdout and of stderr is kept for each case; the rest is read, counted and dropped."""
 REASON_CHARACTERS = 500
+MOST_SERIES = 256
+"""How many series one worker may tell."""
+SERIES_KEY_CHARACTERS = 1000
 
-_KINDS = frozenset({"ready", "started", "heartbeat", "metric", "done", "end"})
+_KINDS = frozenset({"ready", "started", "heartbeat", "metric", "series", "done", "end"})
 
 
 class ProtocolError(Exception):

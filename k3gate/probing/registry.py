@@ -23,6 +23,10 @@ from k3gate.records import MetricDeclaration
 ON_REQUEST = frozenset({"selftest"})
 """Probes that never run by default: they measure the harness, not the machine."""
 
+FIRST = frozenset({"thermal"})
+"""Probes whose cases come before all others, on a machine that nothing has warmed yet: one that is hot at the start
+and throttles all the time has a rate that lasts."""
+
 RESERVED = frozenset({"machine", "inventory"})
 """First parts of evidence ids that are not probes: the harness's own outcome, and facts of the inventory."""
 

@@ -28,13 +28,16 @@ from k3gate.probing.registry import create, one_line
 from k3gate.records import (
     Case,
     Inventory,
+    Labels,
     Metric,
     MetricDeclaration,
     Proof,
     Sample,
     Scalar,
+    Series,
     State,
 )
+from k3gate.series import OF_MONITOR, check
 
 T = TypeVar("T")
 
@@ -186,6 +189,22 @@ class WorkerContext:
     def heartbeat(self, note: str = "") -> None:
         """See `Context.heartbeat`."""
         self._results.heartbeat(note)
+
+    def watched(
+        self, name: str, unit: str, labels: Labels, times: Sequence[float], values: Sequence[float | None]
+    ) -> None:
+        """See `Context.watched`; raises `ProbeError` for what is no series."""
+        piece = Series(
+            name, unit, dict(labels), tuple(round(at - self._started, 3) for at in times), tuple(values)
+        )
+        try:
+            check(piece)
+        except ValueError as error:
+            raise ProbeError(str(error)) from error
+        if name in OF_MONITOR:
+            raise ProbeError(f"series {name!r} is the monitor's own: give it another name")
+        if times:
+            self._results.send({"type": "series", "series": plain(piece)})
 
     def setup(self, seconds: float) -> None:
         """See `Context.setup`."""

@@ -30,6 +30,7 @@ from k3gate.atomic import replacing
 from k3gate.documents import canonical, plain, printable, structure
 from k3gate.errors import StorageError, UsageError
 from k3gate.records import GateResult, Outcome, RunRecord, RunStatus
+from k3gate.series import check as check_series
 from k3gate.store import ARTIFACT_BYTES, Artifact, insert_artifact, judgements, processes, rows, watched
 from k3gate.store.database import Statements
 
@@ -198,7 +199,7 @@ def _check_outcomes(outcomes: tuple[Outcome, ...]) -> None:
 
 def _check_watched(record: RunRecord) -> None:
     for one in record.series:
-        watched.check(one)
+        check_series(one)
         if not all(value is None or isinstance(value, str | int | float) for value in one.labels.values()):
             raise ValueError("a label is neither text nor number")
     keys = {(one.name, one.unit, canonical(plain(one.labels))) for one in record.series}

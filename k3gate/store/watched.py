@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from k3gate.documents import canonical, plain, printable
 from k3gate.records import Phase, Series
+from k3gate.series import check
 from k3gate.store import rows
 from k3gate.store.database import Statements, insert_many
 
@@ -78,17 +78,3 @@ def read_phases(at: Statements, run_id: str) -> tuple[Phase, ...]:
             run=run_id,
         )
     )
-
-
-def check(series: Series) -> None:
-    """Raise `ValueError` for a series that is none: unequal lengths, times that fall, or what is no number."""
-    if len(series.times) != len(series.values):
-        raise ValueError(
-            f"series {series.name} has {len(series.times)} times and {len(series.values)} values"
-        )
-    known: Sequence[float] = [value for value in series.values if value is not None]
-    numbers = [*series.times, *known, *(one for one in series.labels.values() if isinstance(one, float))]
-    if not all(isinstance(one, int | float) and math.isfinite(one) for one in numbers):
-        raise ValueError(f"series {series.name} holds what is no finite number")
-    if any(late < early for early, late in zip(series.times, series.times[1:], strict=False)):
-        raise ValueError(f"series {series.name} goes back in time")

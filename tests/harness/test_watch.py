@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
-from k3gate import metrics
+from k3gate import metrics, series
 from k3gate.harness import watch
 from k3gate.probing import bystanders
 from k3gate.probing.monitor import Account
@@ -66,7 +66,7 @@ def test_counters_rise_or_stay_and_a_controller_holds_its_modules(make_inventory
 def test_a_counter_that_was_set_back_counts_from_nothing(
     values: tuple[float | None, ...], rose: float | None
 ) -> None:
-    assert watch.risen(events("x", "corrected", *values)) == rose
+    assert series.risen(events("x", "corrected", *values)) == rose
 
 
 def test_power_is_the_mean_over_the_time_of_the_cases(make_inventory: Any) -> None:
@@ -79,10 +79,10 @@ def test_power_is_the_mean_over_the_time_of_the_cases(make_inventory: Any) -> No
         (200 * 5 + 300 * 5 + 250 * 10) / 20
     )
     assert found["power: machine.power.highest [rapl package-0, cpu, 0, package-0]"] == 300.0
-    assert watch.mean_within(power, [(100.0, 110.0)]) is None
+    assert series.mean_within(power, [(100.0, 110.0)]) is None
     gap = attrs.evolve(power, values=(50.0, None, 300.0, 60.0, 250.0, 250.0))
     # What was not read is not counted as nothing.
-    assert watch.mean_within(gap, [(10.0, 20.0)]) == 300.0
+    assert series.mean_within(gap, [(10.0, 20.0)]) == 300.0
 
 
 @pytest.mark.case("THM-10")

@@ -16,7 +16,15 @@ import attrs
 import pytest
 
 from k3gate.probing import outcomes, plan, profiles, registry
-from k3gate.probing.execute import CaseDone, CaseStarted, Executor, Heartbeat, WorkerEnded, WorkerStarted
+from k3gate.probing.execute import (
+    CaseDone,
+    CaseStarted,
+    Executor,
+    Heartbeat,
+    Watched,
+    WorkerEnded,
+    WorkerStarted,
+)
 from k3gate.probing.plan import Execution
 from k3gate.records import Case, Outcome, State
 
@@ -373,6 +381,50 @@ def test_garbage_from_a_worker_costs_the_case_under_way(spy, told: str, reason: 
     assert bad.round.state is State.FAILED and reason in bad.round.reason
     assert good.round.state is State.OK and good.round.process != bad.round.process
     assert all(len(event.note) <= 500 for event in events if isinstance(event, Heartbeat))
+
+
+def test_series_of_a_worker_come_as_it_tells_them_on_the_clock_of_the_run(spy) -> None:
+    (done,), events = spy(
+        "[context.watched('load.rate', 'B/s', {'node': 1}, [time.monotonic()], [value]) for value in (5.0, None)]"
+    )
+    assert done.round.state is State.OK
+    told = [event.series for event in events if isinstance(event, Watched)]
+    assert [(one.name, dict(one.labels), one.values) for one in told] == [
+        ("load.rate", {"node": 1}, (5.0,)),
+        ("load.rate", {"node": 1}, (None,)),
+    ]
+    assert 0 < told[0].times[0] <= told[1].times[0] < 60
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        ("context.watched('temperature', 'degC', {}, [time.monotonic()], [20.0])", "is the monitor's own"),
+        ("context.watched('x', '1', {}, [1.0, 2.0], [20.0])", "has 2 times and 1 values"),
+        ("context.watched('x', '1', {}, [2.0, 1.0], [1.0, 1.0])", "goes back in time"),
+        ("context.watched('x', '1', {}, [1.0], [float('inf')])", "no finite number"),
+        ("context.watched('x', '1', {}, [1.0], [1.0])", "times at which it did not run"),
+        (
+            "now = time.monotonic(); context.watched('x', '1', {}, [now], [1.0]);"
+            "context.watched('x', '1', {}, [now - 0.1], [1.0])",
+            "times at which it did not run",
+        ),
+        (
+            'os.write(results, b\'{"type": "series", "series": {"name": "power", "unit": "W", "labels": {}, '
+            '"times": [9], "values": [1]}}\\n\'); signal.pause()',
+            "a series that is no worker's: 'power'",
+        ),
+        (
+            'os.write(results, b\'{"type": "series", "series": {}}\\n\'); signal.pause()',
+            "a series that is none",
+        ),
+    ],
+)
+def test_a_series_that_is_none_costs_its_case(spy, told: str, reason: str) -> None:
+    """What the store holds can be read back: no worker can put there what cannot."""
+    (bad, good), _ = spy(told, "")
+    assert bad.round.state is State.FAILED and reason in bad.round.reason
+    assert good.round.state is State.OK
 
 
 def test_a_worker_that_cannot_load_its_probe_fails_its_cases_once(spy, make_inventory) -> None:
