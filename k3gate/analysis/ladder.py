@@ -11,7 +11,7 @@ from collections.abc import Callable
 import attrs
 from attrs import frozen
 
-from k3gate.analysis.replay import base_of, steps
+from k3gate.analysis.replayed import base_of, steps
 from k3gate.metrics import (
     EXPERT_READ,
     KERNEL_EXPERT,

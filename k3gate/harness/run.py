@@ -134,9 +134,10 @@ def _routing(request: Request) -> Routing | None:
         raise UsageError(
             f"--routing is replayed by the probe {REPLAY}, which --probe leaves out: add --probe {REPLAY}"
         )
-    from k3gate.model.routing import reading
+    from k3gate.model.routing import likeness, reading
 
     trace = reading.read(request.routing)
+    likeness.check(trace)
     ids = trace.experts.astype("<i2").tobytes()
     return Routing(
         source=trace.source,
