@@ -160,6 +160,7 @@ def command(
         trunk=_trunk(trunk),
         routing=routing,
         storage=paths,
+        store=store_location,
         bmc=bmc,
         command=printable(shlex.join(["k3gate", *sys.argv[1:]])),
     )
