@@ -1,4 +1,4 @@
-"""Reads past the page cache: the sweep over blocks, threads and depth, and the long read that shows what drives keep up.
+"""Reads past the page cache: the sweep over blocks, threads and depth, and the long read that shows what drives keep.
 
 Where a file system refuses O_DIRECT, one case reads through a cold page cache instead and says so; the others say that
 they could not be measured.
@@ -38,8 +38,9 @@ def measure(case: Case, context: Context) -> Iterator[Metric]:
     depth = parameters["depth"] if direct else 1
     threads = parameters["threads"] if direct else parameters["threads"] * parameters["depth"]
     stream = Stream(places, parameters["block"], threads, depth, parameters["cpus"], direct=direct)
+    if direct:
+        context.setup(stream.read(WARM_UP_SECONDS).seconds)
     evidence = Evidence(context, case, places, direct=direct)
-    context.setup(stream.read(WARM_UP_SECONDS).seconds if direct else 0.0)
     reads = list(_regions(context, stream, places, direct=direct))
     proofs = evidence.proofs(sum(one.bytes for one in reads), statistics.median(one.rate for one in reads))
     if stream.cpus:
@@ -67,8 +68,8 @@ def course(case: Case, context: Context) -> Iterator[Metric]:
     stream = Stream(
         places, parameters["block"], parameters["threads"], parameters["depth"], parameters["cpus"]
     )
+    context.setup(stream.read(WARM_UP_SECONDS).seconds)
     evidence = Evidence(context, case, places, direct=True)
-    stream.read(WARM_UP_SECONDS)
     reads: list[Read] = []
     samples: list[SampleToken] = []
     while sum(one.seconds for one in reads) < parameters["seconds"]:

@@ -10,6 +10,7 @@ import errno
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ class OpenFiles:
             raise ProbeError(f"{self.place} holds {total} blocks of {block:,} bytes for {threads} threads")
         edges = [total * part // threads for part in range(threads + 1)]
         parts: list[list[Range]] = []
-        for first, last in zip(edges, edges[1:], strict=False):
+        for first, last in pairwise(edges):
             part, begin = [], 0
             for descriptor, blocks in whole:
                 low, high = max(first, begin), min(last, begin + blocks)

@@ -170,7 +170,7 @@ class _Planner:
         reason = None
         if named.read_only:
             reason = (
-                f"the file system at {named.path} is read-only and no shards lie there: put the checkpoint there first, "
+                f"the file system at {named.path} is read-only and no shards lie there: put the checkpoint there, "
                 "or name another folder with --storage"
             )
         elif not named.writable:
@@ -181,8 +181,8 @@ class _Planner:
         elif room < LEAST_FILE:
             reason = (
                 f"half of the {exact_bytes(named.free_bytes or 0)} that are free at {named.path} are less than the "
-                f"{exact_bytes(LEAST_FILE)} of the smallest file that is worth reading: free some space, or name another "
-                "folder with --storage"
+                f"{exact_bytes(LEAST_FILE)} of the smallest file that is worth reading: free some space, or name "
+                "another folder with --storage"
             )
         if reason is not None:
             self.left_out.append(LeftOut(self.probe, f"path{number}.*", reason))
@@ -442,8 +442,8 @@ def _refusal(lying: StoragePath) -> str | None:
         return f"{lying.summary}: {lying.reason or 'this is RAM'}: name a folder on a drive with --storage"
     if any(layer.kind == _NO_CACHE_OF_OURS for layer in lying.layers):
         return (
-            "it lies on a loop device, whose file the kernel may hold in memory unseen: name the folder of that file with "
-            "--storage"
+            "it lies on a loop device, whose file the kernel may hold in memory unseen: name the folder of that file "
+            "with --storage"
         )
     return None
 

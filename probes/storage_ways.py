@@ -162,7 +162,7 @@ def _warm(case: Case, context: Context, place: OpenFiles) -> Metric:
     copy((part, 0, size))
     context.setup(time.monotonic() - begun)
     before = storage_proofs.resident([part])
-    samples = []
+    samples: list[SampleToken] = []
     spent = 0.0
     while len(samples) < SAMPLES or spent < context.seconds:
         begun = time.perf_counter()
@@ -191,7 +191,8 @@ def _hash(case: Case, context: Context) -> Metric:
         for descriptor in descriptors:
             os.write(descriptor, content)
             parts.append(Part(str(descriptor), Path(f"/proc/self/fd/{descriptor}"), HASHED_BYTES))
-        samples, spent = [], 0.0
+        samples: list[SampleToken] = []
+        spent = 0.0
         while len(samples) < SAMPLES or spent < context.seconds:
             begun = time.perf_counter()
             sums = list(checksums.hash_files(parts, threads))
