@@ -67,8 +67,8 @@ class Stream:
             lists = self._dealt(block, threads * depth, direct)
             self.cpus = [cpus[index % len(cpus)] for index in range(len(lists))] if cpus else []
             self._reader = _storage.Reader(lists, block, 1, self.cpus)
-        self.bytes = min(sum(part[2] for part in parts) for parts in lists) * len(lists)
-        """How much can be read before any thread begins again."""
+        self.part_bytes = min(sum(part[2] for part in parts) for parts in lists)
+        """What the thread with the least to read has before it begins again."""
 
     def _dealt(self, block: int, threads: int, direct: bool) -> list[list[Range]]:
         """Ranges by thread: of several places each has as many threads of its own."""

@@ -19,6 +19,8 @@ from k3gate.probing.contract import Context, SampleToken
 from k3gate.records import Case, Metric, Proof, Scalar, State, StoragePath
 
 REGION_SECONDS = 0.15
+LEAST_REGION_SECONDS = 1e-3
+"""A shorter region is too short to be trusted."""
 WARM_UP_SECONDS = 0.1
 LEAST_SAMPLES = 3
 COURSE_SECONDS = 0.5
@@ -88,32 +90,35 @@ def course(case: Case, context: Context) -> Iterator[Metric]:
 def _regions(
     context: Context, stream: Stream, places: Sequence[OpenFiles], *, direct: bool
 ) -> Iterator[Read]:
-    """Timed regions until the case's seconds are used. Through the page cache no byte may be read twice, so that the
-    files are dropped again before they come to their end."""
-    taken, spent, read_since = 0, 0.0, 0
+    """Timed regions until the case's seconds are used. Through the page cache no thread may come round to what it read
+    before, so that the files are dropped again before that."""
+    taken, spent, furthest = 0, 0.0, 0
     seconds = REGION_SECONDS
     while taken < LEAST_SAMPLES or spent + seconds <= context.seconds:
-        if not direct and read_since and 2 * read_since > stream.bytes:
-            for place in places:
-                storage_files.evict(place.files)
-            read_since = 0
+        if not direct and 2 * furthest > stream.part_bytes:
+            _drop(places)
+            furthest = 0
         read = stream.read(seconds)
         context.heartbeat("reading")
         if not direct:
-            read_since += read.bytes
-            if read_since > stream.bytes:
-                # It went round: what it read again was in memory by then.
-                for place in places:
-                    storage_files.evict(place.files)
+            furthest += max(thread.bytes for thread in read.region.threads)
+            if furthest > stream.part_bytes:
+                # What was read again was in memory by then.
+                _drop(places)
                 context.setup(read.seconds)
-                seconds, read_since = max(0.002, seconds / 4), 0
-                if seconds <= 0.002:
+                seconds, furthest = seconds / 4, 0
+                if seconds < LEAST_REGION_SECONDS:
                     raise NotPresentError(
                         f"{places[0].place} holds too little to be read through a cold page cache"
                     )
                 continue
         taken, spent = taken + 1, spent + read.seconds
         yield read
+
+
+def _drop(places: Sequence[OpenFiles]) -> None:
+    for place in places:
+        storage_files.evict(place.files)
 
 
 class Evidence:

@@ -22,6 +22,7 @@ FIELD_CASES = {
     *("CKP-13", "CKP-14", "CKP-16", "CKP-18", "CKP-19", "CKP-22", "CKP-23", "CKP-24", "CKP-26", "CKP-27"),
     *("CKP-28", "QNT-01", "QNT-02", "QNT-04", "QNT-06", "QNT-07", "QNT-10", "QNT-11", "QNT-13"),
     *("ISA-01", "ISA-02", "ISA-03", "ISA-05", "ISA-06"),
+    *("NVM-01", "NVM-02", "NVM-04", "NVM-06", "NVM-07", "NVM-09", "NVM-10", "NVM-11"),
     *("CLM-01", "CLM-02", "CLM-03", "CLM-05", "CLM-09"),
 }
 """Situations from the field that this version must answer; each has a test that carries its id."""
