@@ -72,6 +72,7 @@ bench: $(VENV)/.developing
 	$(BIN)/python benchmarks/conversions.py
 	$(BIN)/python benchmarks/inspections.py
 	$(BIN)/python benchmarks/monitor.py
+	$(BIN)/python benchmarks/storage.py
 	$(BIN)/python benchmarks/command_times.py
 
 clean:

@@ -45,7 +45,7 @@ def made_by(pid: int, folder: Path) -> list[str]:
         links = []
         for entry in Path(f"/proc/{pid}/fd").iterdir():
             try:
-                links.append(os.readlink(entry))
+                links.append(str(entry.readlink()))
             except OSError:
                 continue
         found = [link for link in links if link.startswith(f"{folder}/")]
