@@ -118,7 +118,11 @@ def _describe(writer: gguf.GGUFWriter, shape: Shape) -> None:
 
 def _spell(writer: gguf.GGUFWriter, shape: Shape) -> None:
     """A token for each byte, three marks before them, and what is left of the vocabulary unused."""
-    marks = {b"<unk>": gguf.TokenType.UNKNOWN, b"<s>": gguf.TokenType.CONTROL, b"</s>": gguf.TokenType.CONTROL}
+    marks = {
+        b"<unk>": gguf.TokenType.UNKNOWN,
+        b"<s>": gguf.TokenType.CONTROL,
+        b"</s>": gguf.TokenType.CONTROL,
+    }
     names = [*marks, *(b"<0x%02X>" % byte for byte in range(256))]
     kinds = [*marks.values(), *[gguf.TokenType.BYTE] * 256]
     if shape.vocabulary < len(names):
