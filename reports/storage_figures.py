@@ -212,7 +212,8 @@ def _stage(stage: Stage, place: charts.Scale, rows: dict[str, SampleRow]) -> Bar
     main = stage.key in ("drives", "steady", "safetensors")
     style = "f-grey" if stage.reading is None else "f-warm" if main else "f-warm2"
     link: Link | None = row.link if row is not None else None
-    interval = "on paper" if stage.interval is None else "–".join(words.rate(edge) for edge in stage.interval)
+    edges = dict.fromkeys(words.rate(edge) for edge in stage.interval or ())
+    interval = "–".join(edges) if stage.interval else "on paper"
     return BarRow(
         title=words.capital(stage.title),
         sub="",
