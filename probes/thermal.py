@@ -37,7 +37,7 @@ class ThermalProbe:
     """A lasting load of everything. See the module's text."""
 
     name = "thermal"
-    title = "Lasting load: memory and kernels of the whole machine at once, and whether their rates hold"
+    title = "Lasting load: memory and kernels at once, and whether their rates hold"
     metrics: Sequence[MetricDeclaration] = (metrics.SUSTAINED_RATIO, metrics.SUSTAINED_RATE)
 
     def applies(self, inventory: Inventory) -> Applies | Reason:

@@ -101,7 +101,7 @@ def _timeline(record: RunRecord, found: Soak, rows: Sequence[SampleRow], number:
         subtitle=f"All at once over the time of the load, one above the other; {key}; the rates of 2 and 4 are "
         "compared. The strong line is the one that is named",
         source=_source(record, found),
-        links=ends(rows),
+        links=ends(rows) if rows else (),
         plot=charts.svg(parts, height=height, key="fig-soak", title=title, desc=_told(found)),
         head=("Part", "First minute and end", "First minute", "End", "End / first", "95 % interval", "State"),
         bars=tuple(_row(part, found, rows) for part in found.parts),
