@@ -84,7 +84,9 @@ def core(base: Step, own: Model, target: Model, found: Sequence[Step]) -> Core:
         whole = max(0.0, now + many * (far.at(target.context) - near.at(own.context)))
         # As far as it goes, what a row takes is that of its surroundings.
         rows = min(whole, many * far.each * target.context)
-        cases = [(max(0.0, rows + one), whole - rows) for one in (-off, off)]
+        rest = whole - rows
+        # Beyond what rows take, the rest is as unsure.
+        cases = [(max(0.0, rows - off), max(0.0, rest - max(0.0, off - rows))), (rows + off, rest)]
     values = [_scaled(rows, rest, own, target, shared) for rows, rest in cases for shared in (True, False)]
     if target.batch != own.batch:
         told.append(

@@ -346,6 +346,17 @@ def test_what_a_row_takes_is_as_sure_as_both_times_and_the_rows_beyond_them(
     assert 1 / found.low == pytest.approx(wanted, rel=0.02)
 
 
+def test_an_empty_cache_is_as_unsure_downwards_as_upwards(record: Any, make_replay: Make) -> None:
+    cases = [at_context(make_replay, one, scatter=0.05) for one in (8192, 32_768)]
+    found = replay.for_target(record(*cases), "bf16", 0, 1)
+    states = 3 * 2 * 96 * 128 * 128 * 4 / STREAM + 96 * 2 * 128 * 512 * 2 / STREAM
+    off = 24 * 0.05 / 0.95 * (4 / 3 * (8192 * ROW + states) + 1 / 3 * (32_768 * ROW + states))
+    assert found is not None
+    assert off > whole_core(0), "below nothing it cannot go"
+    assert core_of(found) == pytest.approx((whole_core(0) + off) / 2, rel=0.05)
+    assert 1 / found.high < 1 / found.middle - core_of(found) * 0.5
+
+
 def test_rows_that_took_no_time_give_what_bytes_say_and_what_grows_row_by_row(
     record: Any, make_replay: Make
 ) -> None:
