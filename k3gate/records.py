@@ -192,6 +192,14 @@ class MemoryFile:
 
 
 @frozen
+class NetworkPeer:
+    """Where another machine runs `k3gate net serve`."""
+
+    host: str
+    port: int
+
+
+@frozen
 class Routing:
     """A trace of experts that is to be replayed: int16 little-endian [tokens, layers, used], where it came from, and
     the tokens with which its sequences begin."""
@@ -212,7 +220,7 @@ class Profile:
     are to be measured as memory.
 
     `trunk`: how the replay lays it out, None: as the target does where there is room; `routing`: the trace that it
-    replays, None: a model of routing."""
+    replays, None: a model of routing; `peer`: the other end of the network, None: it is not measured."""
 
     name: str
     seconds: float
@@ -222,6 +230,7 @@ class Profile:
     memory_files: tuple[MemoryFile, ...] = ()
     trunk: str | None = None
     routing: Routing | None = None
+    peer: NetworkPeer | None = None
 
 
 # --- the machine -----------------------------------------------------------------------------------------

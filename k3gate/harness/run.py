@@ -24,7 +24,7 @@ from k3gate.documents import printable
 from k3gate.errors import StorageError, UsageError
 from k3gate.gate import criteria as criteria_module
 from k3gate.gate import targets
-from k3gate.harness import neighbours
+from k3gate.harness import neighbours, network
 from k3gate.harness.listening import Listener
 from k3gate.harness.stored import now
 from k3gate.harness.watch import Watch
@@ -60,6 +60,7 @@ class Request:
     memory_files: tuple[str, ...] = ()
     trunk: str | None = None
     routing: str | None = None
+    peer: str | None = None
     storage: tuple[str, ...] = ()
     bmc: str | None = None
     command: str | None = None
@@ -101,6 +102,7 @@ def prepare(request: Request) -> Prepared:
         memory_files=memory_files.asked(request.memory_files, request.probes),
         trunk=request.trunk or target.trunk,
         routing=_routing(request),
+        peer=network.peer(request.peer, request.probes),
     )
     notices: list[str] = []
     probes = registry.load(request.probes, notices)

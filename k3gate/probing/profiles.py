@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from k3gate.errors import UsageError
-from k3gate.records import MemoryFile, Profile, Routing
+from k3gate.records import MemoryFile, NetworkPeer, Profile, Routing
 
 SECONDS: Mapping[str, float] = MappingProxyType(
     {"smoke": 20.0, "quick": 180.0, "standard": 1200.0, "soak": 1800.0}
@@ -29,6 +29,7 @@ def load(
     memory_files: Sequence[MemoryFile] = (),
     trunk: str | None = None,
     routing: Routing | None = None,
+    peer: NetworkPeer | None = None,
 ) -> Profile:
     """The profile `name`; `UsageError` where it is unknown.
 
@@ -46,6 +47,7 @@ def load(
         memory_files=tuple(memory_files),
         trunk=trunk,
         routing=routing,
+        peer=peer,
     )
 
 
