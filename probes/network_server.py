@@ -90,6 +90,10 @@ class Service:
             if session is not None:
                 session.close()
 
+    def stop(self) -> None:
+        """End `run`, from another thread."""
+        self._ended.set()
+
     def _welcome(self, connection: socket.socket, who: str) -> None:
         """Hear a greeting in a thread of its own, so that nobody who connects and is silent holds others up."""
         if not self._greetings.acquire(blocking=False):
