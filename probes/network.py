@@ -264,6 +264,8 @@ def _ends(session: Any) -> Proof:
     """Both ends of the path, in words; seen, and nothing that can be wrong."""
     mtu, trip = session.path()
     tail = f"; largest packet {mtu} bytes" if mtu else ""
+    control = session.congestion()
+    tail += f", congestion control {control}" if control else ""
     tail += f", round trip {trip * 1e6:.0f} us by the kernel" if trip else ""
     return Proof("path", True, f"from {session.here.words()} to {session.there.words()}{tail}")
 

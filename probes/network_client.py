@@ -156,6 +156,14 @@ class Session:
         mtu, trip, _ = network_streams.tcp_info(self._lines.socket)
         return mtu, trip
 
+    def congestion(self) -> str | None:
+        """The congestion control of this end, which may hold back what is sent at once."""
+        try:
+            raw = self._lines.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+        except OSError:
+            return None
+        return raw.partition(b"\0")[0].decode("ascii", "replace") or None
+
     @contextlib.contextmanager
     def tool(self, name: str) -> Iterator[int | str]:
         """The port on which the peer serves this program meanwhile, or why it does not."""

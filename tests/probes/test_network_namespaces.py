@@ -67,6 +67,9 @@ def hosts() -> Iterator[tuple[str, str]]:
             command("ip", "-n", name, "addr", "add", f"{address}/24", "dev", end)
             command("ip", "-n", name, "link", "set", "lo", "up")
             command("ip", "-n", name, "link", "set", end, "up")
+            # BBR would pace the bursts of a message as if the line were slow.
+            setting = "/proc/sys/net/ipv4/tcp_congestion_control"
+            command("ip", "netns", "exec", name, "sh", "-c", f"echo reno >{setting}")
             # A short queue: else a round trip under load would be that of the queue.
             shaped = ("root", "tbf", "rate", f"{MBIT}mbit", "burst", "64kb", "latency", "5ms")
             command("tc", "-n", name, "qdisc", "add", "dev", end, *shaped)
