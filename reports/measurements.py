@@ -17,6 +17,7 @@ from k3gate.reports import (
     kernel_figures,
     latency_figures,
     matrix,
+    network_figures,
     replay_figures,
     residency_figure,
     store_figure,
@@ -92,6 +93,7 @@ class Measurements:
             *self._replayed(),
             self._residency(),
             *self._mapped_files(),
+            *self._network(),
             *self._timelines(),
         )
         spoiled = confounders(record)
@@ -407,6 +409,15 @@ class Measurements:
         named = [case.name for case in run.plan] + [left.case for left in run.left_out]
         asked = any(name.startswith("file") for name in named)
         return (self._missing("Files read as memory", "file"),) if asked else ()
+
+    def _network(self) -> tuple[Figure | Absent, ...]:
+        """Nothing where no peer was named, which stands under what is left out."""
+        figure = network_figures.network(self._index, self._next)
+        self._next += figure is not None
+        if figure is not None:
+            return (figure,)
+        asked = any(case.probe == network_figures.PROBE for case in self._record.run.plan)
+        return (self._missing("The network to the peer", "to_peer."),) if asked else ()
 
     def _residency(self) -> Figure | Absent:
         figure = residency_figure.residency(self._record, self._index, self._next)

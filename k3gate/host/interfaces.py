@@ -50,7 +50,7 @@ def read(root: Root, name: str) -> Interface | None:
     return Interface(
         name,
         kind=_kind(root, folder, bool(on)),
-        state=root.line(f"{folder}/operstate") or None,
+        state=_state(root.line(f"{folder}/operstate")),
         mtu=_whole(root.line(f"{folder}/mtu")),
         bytes_per_s=_rate(root.line(f"{folder}/speed")),
         driver=", ".join(sorted(drivers)) or None,
@@ -104,6 +104,10 @@ def _whole(text: str | None) -> int | None:
         return integer(text or "", 1, 2**31)
     except ValueError:
         return None
+
+
+def _state(text: str | None) -> str | None:
+    return text if text and text != "unknown" else None
 
 
 def _rate(text: str | None) -> float | None:
