@@ -26,7 +26,7 @@ def command() -> None:
 @click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="Default: 20263; 0: any free one.")
 @click.option("--once", is_flag=True, help="End when one run has ended.")
 def serve(bind: str | None, port: int | None, once: bool) -> int:
-    """Answer `k3gate run --peer` of another machine, one client at a time, until Ctrl-C.
+    """Answer `k3gate run --peer HOST` of another machine, one client at a time, until Ctrl-C.
 
     For a network that is trusted: whoever reaches the port can use up its line. Nothing that a client sends is kept or
     run; iperf3 and perftest are started on ports of their own where they are installed, and ended afterwards.
