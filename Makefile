@@ -8,7 +8,7 @@ VENV    ?= .venv
 PROFILE ?= quick
 TARGET  ?= residency-lab
 BIN     := $(VENV)/bin
-NATIVE  := probes/native probes/native/decode probes/native/gemm probes/native/storage k3gate/model/checkpoint/native
+NATIVE  := probes/native probes/native/decode probes/native/gemm probes/native/network probes/native/storage k3gate/model/checkpoint/native
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard $(NATIVE:%=%/*))
 
 .DEFAULT_GOAL := help

@@ -484,6 +484,90 @@ declare(STORAGE_READ, STORAGE_CPU, STORAGE_LOADER, STORAGE_CACHED, STORAGE_STEAD
 declare(STORAGE_PEER, STORAGE_HASH, STORAGE_MADE)
 declare(RESIDENCY_BYTES, RESIDENCY_RATE, SELFTEST_RATE, OTHER_SHARE, STEAL_SHARE)
 
+# Between two machines. Payload of TCP is counted, without the heads of packets.
+NETWORK_RATE = _metric(
+    "network.bandwidth",
+    "B/s",
+    Better.HIGHER,
+    "Bandwidth between this machine and the peer",
+    "payload bytes that arrived over all TCP streams in a window of the receiver's clock, divided by its length",
+)
+NETWORK_SHARE = _metric(
+    "network.link_share",
+    "1",
+    Better.HIGHER,
+    "Node to node rate as a share of the link",
+    "received bytes per second divided by the line rate of the slower end",
+)
+NETWORK_LINE = _metric(
+    "network.line_rate",
+    "B/s",
+    Better.HIGHER,
+    "Line rate of the network",
+    "bits a second of the slower of the two interfaces, as their drivers tell it, divided by 8",
+    exact=True,
+)
+NETWORK_MTU = _metric(
+    "network.path_mtu",
+    "B",
+    Better.NEITHER,
+    "Largest packet of the path to the peer",
+    "bytes of the largest packet that the kernel sends there in one piece",
+    exact=True,
+)
+NETWORK_TRIP = _metric(
+    "network.latency",
+    "s",
+    Better.LOWER,
+    "Round trip of a message to the peer and back",
+    "wall time from sending a message of the label's bytes until all of it has come back; the median of a round",
+)
+NETWORK_TRIP_99 = _metric(
+    "network.latency.p99",
+    "s",
+    Better.LOWER,
+    "Round trip that 1 % of the messages exceed",
+    "as network.latency; the 99th percentile of a round",
+)
+NETWORK_CPU = _metric(
+    "network.cpu_seconds",
+    "s",
+    Better.LOWER,
+    "CPU time of moving a gigabyte",
+    "CPU seconds of the threads that send or receive at the label's end, divided by the gigabytes that they moved",
+)
+NETWORK_RESENT = _metric(
+    "network.resent",
+    "1",
+    Better.LOWER,
+    "Segments that were sent again",
+    "segments that the senders of all streams of a round repeated, as the kernel counts them",
+    exact=True,
+)
+NETWORK_IPERF3 = _metric(
+    "network.iperf3.bandwidth",
+    "B/s",
+    Better.HIGHER,
+    "Bandwidth that iperf3 measures on the same path",
+    "bytes that iperf3's receiver got, divided by its seconds",
+)
+NETWORK_RDMA = _metric(
+    "network.rdma.bandwidth",
+    "B/s",
+    Better.HIGHER,
+    "Bandwidth of RDMA writes to the peer",
+    "the average of perftest's ib_write_bw, messages of 1 MiB",
+)
+NETWORK_RDMA_LATENCY = _metric(
+    "network.rdma.latency",
+    "s",
+    Better.LOWER,
+    "Latency of an RDMA message, one way",
+    "the typical time of perftest's ib_send_lat, messages of 7 KiB: half of a round trip",
+)
+declare(NETWORK_RATE, NETWORK_SHARE, NETWORK_LINE, NETWORK_MTU, NETWORK_TRIP, NETWORK_TRIP_99)
+declare(NETWORK_CPU, NETWORK_RESENT, NETWORK_IPERF3, NETWORK_RDMA, NETWORK_RDMA_LATENCY)
+
 # What the shipped criteria speak of and no probe of this version measures.
 declare(
     _metric(
@@ -492,13 +576,6 @@ declare(
         Better.HIGHER,
         "Host to GPU copy rate as a share of the link",
         "copied bytes per second divided by lanes x line rate of the narrower end of the link",
-    ),
-    _metric(
-        "network.link_share",
-        "1",
-        Better.HIGHER,
-        "Node to node rate as a share of the link",
-        "received bytes per second divided by the line rate of the slower end",
     ),
     _metric(
         "prototype.memory.peak",

@@ -219,6 +219,14 @@ class LoadPath:
 
 
 @frozen
+class NetworkPeer:
+    """Where another machine runs `k3gate net serve`."""
+
+    host: str
+    port: int
+
+
+@frozen
 class Routing:
     """A trace of experts that is to be replayed: int16 little-endian [tokens, layers, used], where it came from, and
     the tokens with which its sequences begin."""
@@ -239,7 +247,8 @@ class Profile:
     are to be measured as memory, and places from which weights are to be loaded.
 
     `trunk`: how the replay lays it out, None: as the target does where there is room; `routing`: the trace that it
-    replays, None: a model of routing. `load_s`: for how long of the `seconds` the whole machine is loaded at once."""
+    replays, None: a model of routing. `load_s`: for how long of the `seconds` the whole machine is loaded at once;
+    `peer`: the other end of the network, None: it is not measured."""
 
     name: str
     seconds: float
@@ -251,6 +260,7 @@ class Profile:
     routing: Routing | None = None
     load_s: float = 0.0
     load_paths: tuple[LoadPath, ...] = ()
+    peer: NetworkPeer | None = None
 
 
 # --- the machine -----------------------------------------------------------------------------------------

@@ -193,3 +193,39 @@ class DecodeEngine:
 
 def decode_bytes(arguments: dict[str, Any]) -> dict[int, dict[str, int]]: ...
 def decode_prove(arguments: dict[str, Any], seed: int, fault: str) -> dict[str, Any]: ...
+
+class NetworkSent:
+    bytes: int
+    first: float
+    last: float
+    cpu_seconds: float
+    error: int
+
+class NetworkReceived:
+    bytes: int
+    window_bytes: int
+    probes: int
+    wrong: int
+    first: float
+    last: float
+    cpu_seconds: float
+    error: int
+
+class NetworkTrips:
+    seconds: list[float]
+    wrong: int
+    cpu_seconds: float
+    error: int
+
+class NetworkEchoed:
+    messages: int
+    cpu_seconds: float
+    error: int
+
+def network_now() -> float: ...
+def network_send(socket: int, seed: int, seconds: float) -> NetworkSent: ...
+def network_receive(
+    socket: int, seed: int, begun: float, warm_up: float, seconds: float
+) -> NetworkReceived: ...
+def network_ping(socket: int, bytes: int, seconds: float, most: int, seed: int) -> NetworkTrips: ...  # noqa: A002
+def network_echo(socket: int, bytes: int) -> NetworkEchoed: ...  # noqa: A002

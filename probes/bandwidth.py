@@ -9,11 +9,12 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from k3gate import metrics, topology
 from k3gate.model import k3
-from k3gate.probes import experts, pools, sharing
+from k3gate.probes import counting, experts, pools, sharing
 from k3gate.probing.contract import Context, SampleToken
 from k3gate.probing.settling import steady_from
 from k3gate.records import Case, Inventory, Labels, Metric, MetricDeclaration, Proof, Scalar
@@ -45,7 +46,8 @@ def measure(case: Case, context: Context) -> Iterator[Metric]:
     before = pools.placement(filled)
     watch = pools.PinWatch(team)
     words = _words(context, team, traffic, parts)
-    taken = whole_passes(context, team, traffic, parts, watch, words)
+    counters = counting.of(context, {spec["node"] for spec in parameters["pools"]})
+    taken = whole_passes(context, team, traffic, parts, watch, words, counters)
     clocks = team.clocks()
     samples, settling = _steady(taken)
     stored = _booked(context, words.proof)
@@ -78,7 +80,9 @@ def measure(case: Case, context: Context) -> Iterator[Metric]:
         ),
         *ceiling(median_rate(samples), context.inventory, labels),
     ]
-    state, reason = sharing.state_of(proofs)
+    checked = counters.proof_beside(case.labels, total)
+    state, reason = sharing.state_of([*proofs, checked] if checked.ok is False else proofs)
+    proofs.append(checked)
     reason = "; ".join(filter(None, (reason, settling))) or None
     yield context.metric(_declaration(parameters), samples, labels, proofs, state, reason)
     if case.name.startswith(("read.core.", "read.machine")) and min(clocks, default=0.0) > 0:
@@ -220,9 +224,16 @@ def whole_passes(
     parts: list[list[pools.Part]],
     watch: pools.PinWatch,
     words: Words,
+    counters: counting.Counting | None = None,
 ) -> list[SampleToken]:
     """Timed regions of whole passes until the time of this round is used, after one pass to warm up."""
     kernel, isa, per_word = traffic["name"], traffic["isa"], traffic["counted_bytes_per_word"]
+    counters = counters or counting.Counting(None)
+
+    def moved(region: Any) -> tuple[float, float]:
+        of_words = sum(thread.bytes for thread in region.threads) / 8
+        return of_words * per_word, of_words * traffic["bus_bytes_per_word"]
+
     region = team.run(kernel, isa, parts, 1)
     context.setup(region.seconds)
     goal = max(1.2 * SAMPLE_SECONDS, context.seconds / SAMPLES)
@@ -230,7 +241,7 @@ def whole_passes(
     samples: list[SampleToken] = []
     spent = 0.0
     while len(samples) < LEAST_SAMPLES or spent + region.seconds <= context.seconds:
-        region = team.run(kernel, isa, parts, passes)
+        region = counters.around(partial(team.run, kernel, isa, parts, passes), moved)
         context.heartbeat("walking memory")
         if region.seconds < SAMPLE_SECONDS:
             # The warm-up was slower than what follows: more passes, and this one counts as warm-up too.
@@ -239,7 +250,6 @@ def whole_passes(
             continue
         watch.see(region)
         words.see(region, passes)
-        counted = sum(thread.bytes for thread in region.threads) / 8 * per_word
-        samples.append(context.sample(counted / region.seconds, region.seconds))
+        samples.append(context.sample(moved(region)[0] / region.seconds, region.seconds))
         spent += region.seconds
     return samples

@@ -15,7 +15,7 @@ from attrs import define, evolve, field, frozen
 
 from k3gate import metrics
 from k3gate.errors import ProbeError
-from k3gate.probes import bandwidth, decode_kernels, pools, sharing, timing
+from k3gate.probes import bandwidth, counting, decode_kernels, pools, sharing, timing
 from k3gate.probes.decode_kernels import Engine, Report, Setup, Shape
 from k3gate.probing.contract import Context, SampleToken
 from k3gate.records import Case, Metric, MetricDeclaration, Proof, Scalar, State
@@ -126,7 +126,12 @@ def measure(case: Case, context: Context) -> Iterator[Metric]:
     replay.run(1)
     context.setup(time.monotonic() - begun)
     samples = _Samples(context)
-    for region, steps in timing.regions(context, replay.run, context.seconds, "decoding"):
+    counters = counting.of(context, {node if node >= 0 else None for node, _ in engine.pools})
+
+    def counted(steps: int) -> _Region:
+        return counters.around(lambda: replay.run(steps), _moved)
+
+    for region, steps in timing.regions(context, counted, context.seconds, "decoding"):
         for report in region.reports:
             watch.see(report)
         samples.add(region, steps, setup.batch)
@@ -150,7 +155,9 @@ def measure(case: Case, context: Context) -> Iterator[Metric]:
         yield from _withheld(context, labels, proofs)
         return
     proofs += bandwidth.ceiling(bandwidth.median_rate(samples.moved), context.inventory, labels)
-    state, reason = sharing.state_of(proofs)
+    checked = counters.proof_beside(case.labels, parameters["routed_bytes"])
+    state, reason = sharing.state_of([*proofs, checked] if checked.ok is False else proofs)
+    proofs.append(checked)
     yield context.metric(metrics.REPLAY_RATE, samples.tokens, labels, proofs, state, reason)
     yield context.metric(metrics.REPLAY_BANDWIDTH, samples.moved, labels, proofs, state, reason)
     for part, seconds in samples.seconds.items():
@@ -162,6 +169,14 @@ def measure(case: Case, context: Context) -> Iterator[Metric]:
     yield context.metric(
         metrics.REPLAY_CROSSED, [context.sample(samples.crossed(), 0.0)], labels, proofs, state, reason
     )
+
+
+def _moved(region: _Region) -> tuple[float, float]:
+    """Bytes that the steps of a region read and wrote, by our count; the same with what the bus has besides."""
+    whole = float(
+        sum(sum(one.read_bytes.values()) + sum(one.written_bytes.values()) for one in region.reports)
+    )
+    return whole, whole
 
 
 class _Samples:

@@ -18,6 +18,7 @@ from k3gate.reports import (
     kernel_figures,
     latency_figures,
     matrix,
+    network_figures,
     replay_figures,
     residency_figure,
     soak_figures,
@@ -103,6 +104,7 @@ class Measurements:
             *self._mapped_files(),
             *self._soak(),
             *self._storage(),
+            *self._network(),
             *self._timelines(),
         )
         spoiled = confounders(record)
@@ -461,6 +463,15 @@ class Measurements:
             if left.probe == probe and (left.case == "*" or left.case.partition(".")[2].startswith(kinds)):
                 return Absent(title, "not run", left.reason, self._index.gaps.get(f"{probe}/{left.case}"))
         return Absent(title, "not run", "no case of this run measures it", None)
+
+    def _network(self) -> tuple[Figure | Absent, ...]:
+        """Nothing where no peer was named, which stands under what is left out."""
+        figure = network_figures.network(self._index, self._next)
+        self._next += figure is not None
+        if figure is not None:
+            return (figure,)
+        asked = any(case.probe == network_figures.PROBE for case in self._record.run.plan)
+        return (self._missing("The network to the peer", "to_peer."),) if asked else ()
 
     def _residency(self) -> Figure | Absent:
         figure = residency_figure.residency(self._record, self._index, self._next)

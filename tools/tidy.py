@@ -28,6 +28,7 @@ def main() -> int:
         probes / "decode",
         probes / "gemm",
         probes / "storage",
+        probes / "network",
         ROOT / "k3gate" / "model" / "checkpoint" / "native",
     )
     sources = [source for folder in folders for source in sorted(folder.glob("*.cpp"))]

@@ -40,6 +40,7 @@ COMMANDS = {
     "plan": "Plan a machine from its description, and judge claims about it.",
     "bom": "Check an order against a run, freeze it, verify what was delivered.",
     "backtest": "Hold the predictions of plan against published measurements.",
+    "net": "Answer the network measurements of another machine's run.",
     "routing": "Describe which experts tokens use: reuse, skew, hot sets.",
     "export": "Write a run with everything in it to one file.",
     "import": "Take in a run from such a file.",

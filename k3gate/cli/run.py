@@ -92,6 +92,12 @@ TRUNKS = ("bf16", "q8_0", "mxfp4", "gpu")
     metavar="FILE",
     help="Replay the experts of this trace (k3gate routing FILE describes it) instead of a model of routing.",
 )
+@click.option(
+    "--peer",
+    type=word,
+    metavar="HOST[:PORT]",
+    help="Measure the network to this machine, which runs `k3gate net serve`.",
+)
 @storage_option
 @bmc_option
 @click.option("--machine", "machine_name", metavar="NAME", help="A name for this machine that people use.")
@@ -118,6 +124,7 @@ def command(
     memory_files: tuple[str, ...],
     trunk: str | None,
     routing: str | None,
+    peer: str | None,
     paths: tuple[str, ...],
     bmc: str | None,
     machine_name: str | None,
@@ -153,6 +160,7 @@ def command(
             memory_file=memory_files,
             trunk=trunk,
             routing=routing,
+            peer=peer,
             storage=paths,
             dry_run=dry_run,
         )
@@ -168,6 +176,7 @@ def command(
         memory_files=memory_files,
         trunk=_trunk(trunk),
         routing=routing,
+        peer=peer,
         storage=paths,
         store=store_location,
         bmc=bmc,

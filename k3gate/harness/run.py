@@ -24,7 +24,7 @@ from k3gate.documents import printable
 from k3gate.errors import StorageError, UsageError
 from k3gate.gate import criteria as criteria_module
 from k3gate.gate import targets
-from k3gate.harness import neighbours
+from k3gate.harness import neighbours, network
 from k3gate.harness.listening import Listener
 from k3gate.harness.scratch import Scratch
 from k3gate.harness.stored import now
@@ -65,6 +65,7 @@ class Request:
     memory_files: tuple[str, ...] = ()
     trunk: str | None = None
     routing: str | None = None
+    peer: str | None = None
     storage: tuple[str, ...] = ()
     store: str | None = None
     bmc: str | None = None
@@ -113,6 +114,7 @@ def prepare(request: Request) -> Prepared:
         minutes=request.minutes,
         load_alone=request.probes == (LOAD,),
         load_paths=[load_paths.look(path, asked=bool(asked)) for path in places],
+        peer=network.peer(request.peer, request.probes),
     )
     notices: list[str] = []
     probes = registry.load(request.probes, notices)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from k3gate.errors import UsageError
-from k3gate.records import LoadPath, MemoryFile, Profile, Routing
+from k3gate.records import LoadPath, MemoryFile, NetworkPeer, Profile, Routing
 
 SECONDS: Mapping[str, float] = MappingProxyType(
     {"smoke": 20.0, "quick": 180.0, "standard": 1200.0, "soak": 1800.0}
@@ -39,6 +39,7 @@ def load(
     minutes: int | None = None,
     load_alone: bool = False,
     load_paths: Sequence[LoadPath] = (),
+    peer: NetworkPeer | None = None,
 ) -> Profile:
     """The profile `name`; `UsageError` where it is unknown.
 
@@ -69,6 +70,7 @@ def load(
         routing=routing,
         load_s=load,
         load_paths=tuple(load_paths),
+        peer=peer,
     )
 
 

@@ -20,6 +20,7 @@
 #include "gemm/bindings.hpp"
 #include "isa.hpp"
 #include "kernels.hpp"
+#include "network/bindings.hpp"
 #include "pool.hpp"
 #include "team.hpp"
 
@@ -292,4 +293,5 @@ NB_MODULE(_native, m) {
 
   gemm::bind(m);
   decode::bind(m);
+  network::bind(m);
 }

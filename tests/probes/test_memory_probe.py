@@ -66,6 +66,7 @@ def test_bw_04_every_figure_carries_kernel_stores_and_counting(make_inventory, n
         "pinned",
         "checksum",
         "working_set",
+        "counter_check",
     ]
     proofs = {proof.name: proof.ok for proof in metric.proofs}
     assert proofs["pinned"] is True

@@ -89,7 +89,7 @@ def test_bw_04_a_store_says_what_it_counts_and_what_the_bus_carries(fake, kernel
     elements = SIZE / 8 / (counted / 8)  # the pool holds one, two or three arrays
     assert metric.samples[0].value == pytest.approx(passes * elements * counted / 0.1)
     assert [proof.name for proof in metric.proofs] == [
-        *("placement", "page_size", "pinned", "checksum", "working_set")
+        *("placement", "page_size", "pinned", "checksum", "working_set", "counter_check")
     ]
     assert context.booked > 0, "filling and reading back are set-up"
 
