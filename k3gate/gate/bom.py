@@ -175,10 +175,10 @@ def _less_even(line: Line, uneven: str | None) -> Line:
 def _devices(system: System, inventory: Inventory) -> Iterator[Line]:
     for number, gpu in enumerate(system.gpus, 1):
         key, title = f"gpu.{number}", gpu.model
-        why = hardware.because(inventory, "gpus") or "GPUs are not read by this version"
+        why = hardware.because(inventory, "gpus") or "the run does not tell of GPUs"
         number_there = None
         if inventory.gpus is not None:
-            named = [str(one.get("name") or one.get("model") or "") for one in inventory.gpus]
+            named = [str(one.name or "") for one in inventory.gpus]
             number_there = sum(_same_part(gpu.model, name) for name in named)
         yield _number(key, title, gpu.count, number_there, why=why)
     for extra in system.extras:

@@ -165,7 +165,7 @@ def parts(inventory: Inventory) -> dict[str, Any]:
             }
             for key, dimm in _by_place(dimms).items()
         },
-        "gpus": None if inventory.gpus is None else [str(one.get("name")) for one in inventory.gpus],
+        "gpus": None if inventory.gpus is None else [str(one.name) for one in inventory.gpus],
     }
 
 

@@ -6,6 +6,7 @@ import re
 
 from k3gate.host import parsing
 from k3gate.host.files import Root
+from k3gate.host.pci_config import End
 from k3gate.records import PcieLink
 
 DEVICES = "sys/bus/pci/devices"
@@ -38,18 +39,32 @@ def link(root: Root, path: str) -> PcieLink | None:
     folder = path[: path.rindex(address) + len(address)]
     rate, width = _speed(root, f"{folder}/current_link_speed"), _width(root, f"{folder}/current_link_width")
     above = folder.rpartition("/")[0]
-    ends = [folder, above] if ADDRESS.fullmatch(above.rpartition("/")[2]) else [folder]
-    rates = [found for end in ends if (found := _speed(root, f"{end}/max_link_speed")) is not None]
-    widths = [found for end in ends if (found := _width(root, f"{end}/max_link_width")) is not None]
-    best_rate, best_width = min(rates, default=None), min(widths, default=None)
+    port = above.rpartition("/")[2] if ADDRESS.fullmatch(above.rpartition("/")[2]) else None
+    at_device = _speed(root, f"{folder}/max_link_speed"), _width(root, f"{folder}/max_link_width")
+    at_port = (
+        (None, None)
+        if port is None
+        else (_speed(root, f"{above}/max_link_speed"), _width(root, f"{above}/max_link_width"))
+    )
+    return made(address, (rate, width), at_device, port, at_port)
+
+
+def made(
+    address: str, now: End, device: End, port: str | None = None, at_port: End = (None, None)
+) -> PcieLink:
+    """The record of a link from what it does now and what both ends can."""
+    best_rate = min((rate for rate, _ in (device, at_port) if rate is not None), default=None)
+    best_width = min((width for _, width in (device, at_port) if width is not None), default=None)
     return PcieLink(
         address,
-        rate,
-        width,
+        *now,
         best_rate,
         best_width,
-        bytes_per_s(rate, width),
+        bytes_per_s(*now),
         bytes_per_s(best_rate, best_width),
+        *device,
+        port,
+        *at_port,
     )
 
 
