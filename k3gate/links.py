@@ -15,6 +15,8 @@ BEST, BELOW, IDLE, UNKNOWN = "best", "below", "idle", "unknown"
 _SAVING = 2.5
 """GT/s of the first generation, to which links go while nothing is sent."""
 _SAME = 0.999
+# The share of the transfers that carry data, from a rate on: 8b/10b, 128b/130b, and the flits of PAM4.
+_CODES = ((64.0, 242 / 256), (8.0, 128 / 130), (0.0, 0.8))
 
 
 @frozen
@@ -28,10 +30,22 @@ class LinkState:
 
 @frozen
 class LinkVerdict:
-    """`word`: best, below, idle (slow, and nothing was sent) or unknown; `reason` as a sentence without its end."""
+    """`word`: best, below, idle (seen while nothing was sent) or unknown; `reason` as a sentence without its end.
+
+    `bytes_per_s`: what passes at most in one direction, as the link was seen under load.
+    """
 
     word: str
     reason: str
+    bytes_per_s: float | None = None
+
+
+def bytes_per_s(gt_per_s: float | None, width: int | None) -> float | None:
+    """What a link of such lanes carries in one direction, before packets and their heads."""
+    if gt_per_s is None or width is None:
+        return None
+    share = next(share for rate, share in _CODES if gt_per_s >= rate)
+    return gt_per_s * 1e9 * share / 8 * width
 
 
 def narrow(link: PcieLink | None) -> bool:
@@ -96,8 +110,9 @@ def judge(link: PcieLink | None, under_load: Sequence[LinkState]) -> LinkVerdict
     low = min(seen, key=lambda one: (one.gt_per_s or 0) * (one.width or 0))
     assert low.gt_per_s is not None and low.width is not None
     if low.gt_per_s < _SAME * link.best_gt_per_s or low.width < link.best_width:
-        return LinkVerdict(BELOW, f"its link did {words(low.gt_per_s, low.width)} under load, of {best}")
-    return LinkVerdict(BEST, f"its link did {best} under load, the best of both ends")
+        told = f"its link did {words(low.gt_per_s, low.width)} under load, of {best}"
+        return LinkVerdict(BELOW, told, bytes_per_s(low.gt_per_s, low.width))
+    return LinkVerdict(BEST, f"its link did {best} under load, the best of both ends", link.best_bytes_per_s)
 
 
 @frozen

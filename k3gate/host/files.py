@@ -29,6 +29,8 @@ SMART_LOGS = "smart-logs"
 
 GPU_ANSWERS = "nvml.json"
 """Where a capture keeps what the library of GPUs answered, see nvml.py."""
+PCI_NAMES = "pci.ids"
+"""Where a capture keeps the names of its devices on PCI, see pci_ids.py."""
 SMI_ANSWERS = "nvidia-smi-q.xml"
 """What `nvidia-smi -q -x` printed, as people save it beside other files of a machine."""
 

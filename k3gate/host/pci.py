@@ -41,9 +41,9 @@ def read(
         )
         return None
     found = [_device(root, address, numa) for address in addresses]
-    names, source = pci_ids.read(root, ids(found))
-    notes.seen("pci", f"{pcie.DEVICES}/*" + (f"; {source}" if source else ""))
-    if source is None and found:
+    names, named = pci_ids.read(root, ids(found))
+    notes.seen("pci", f"{pcie.DEVICES}/*" + ("; pci.ids" if named else ""))
+    if not named and found:
         notes.absent(
             "pci.names", pci_ids.PATHS[0], "absent: without pci.ids devices have numbers and no names"
         )

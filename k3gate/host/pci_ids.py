@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from k3gate.documents import printable
-from k3gate.host.files import LARGE, Root
+from k3gate.host.files import LARGE, PCI_NAMES, Root
 
-PATHS = ("usr/share/misc/pci.ids", "usr/share/hwdata/pci.ids")
+PATHS = ("usr/share/misc/pci.ids", "usr/share/hwdata/pci.ids", PCI_NAMES)
 _LONGEST = 80
 
 Ids = Collection[tuple[int, int]]
@@ -16,15 +16,15 @@ Names = dict[tuple[int, int | None], str]
 """By (vendor, device); the device None: the vendor's own name."""
 
 
-def read(root: Root, wanted: Ids) -> tuple[Names, str | None]:
-    """The names of these devices, and the file that they are from; None where there is none."""
+def read(root: Root, wanted: Ids) -> tuple[Names, bool]:
+    """The names of these devices, and whether there is such a list."""
     for path in PATHS:
         try:
             raw = root.raw(path, LARGE)
         except (OSError, ValueError):
             continue
-        return parse(raw.decode("utf-8", "surrogateescape"), wanted), path
-    return {}, None
+        return parse(raw.decode("utf-8", "surrogateescape"), wanted), True
+    return {}, False
 
 
 def parse(text: str, wanted: Ids) -> Names:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from k3gate import links
 from k3gate.host import parsing
 from k3gate.host.files import Root
 from k3gate.host.pci_config import End
@@ -12,8 +13,6 @@ from k3gate.records import PcieLink
 DEVICES = "sys/bus/pci/devices"
 ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 _SPEED = re.compile(r"(\d{1,3}(?:\.\d)?) GT/s.*", re.ASCII | re.DOTALL)
-# The share of the transfers that carry data, from a rate on: 8b/10b, 128b/130b, and the flits of PAM4.
-_CODES = ((64.0, 242 / 256), (8.0, 128 / 130), (0.0, 0.8))
 _WIDEST = 32
 
 
@@ -21,14 +20,6 @@ def address_in(path: str | None) -> str | None:
     """The address of the PCI device on whose path below sys/devices this one lies; None where there is none."""
     found = [part for part in (path or "").split("/") if ADDRESS.fullmatch(part)]
     return found[-1] if found else None
-
-
-def bytes_per_s(gt_per_s: float | None, width: int | None) -> float | None:
-    """What a link of such lanes carries in one direction, before packets and their heads."""
-    if gt_per_s is None or width is None:
-        return None
-    share = next(share for rate, share in _CODES if gt_per_s >= rate)
-    return gt_per_s * 1e9 * share / 8 * width
 
 
 def link(root: Root, path: str) -> PcieLink | None:
@@ -60,8 +51,8 @@ def made(
         *now,
         best_rate,
         best_width,
-        bytes_per_s(*now),
-        bytes_per_s(best_rate, best_width),
+        links.bytes_per_s(*now),
+        links.bytes_per_s(best_rate, best_width),
         *device,
         port,
         *at_port,
