@@ -63,19 +63,15 @@ def ask(library: Any) -> dict[str, Any]:
         told["cuda"] = _try(lambda: int(library.nvmlSystemGetCudaDriverVersion()))
         told["count"] = _try(lambda: int(library.nvmlDeviceGetCount()))
         count = told["count"] if isinstance(told["count"], int) else 0
-        handles = [_try(_handle, library, index) for index in range(min(count, MOST))]
+        handles = [_call(library, "nvmlDeviceGetHandleByIndex", index) for index in range(min(count, MOST))]
         told["devices"] = [
             {"index": index, **({"error": handle["error"]} if _failed(handle) else _device(library, handle))}
             for index, handle in enumerate(handles)
         ]
         _pairs(library, handles, told["devices"])
     finally:
-        _try(library.nvmlShutdown)
+        _call(library, "nvmlShutdown")
     return told
-
-
-def _handle(library: Any, index: int) -> Any:
-    return library.nvmlDeviceGetHandleByIndex(index)
 
 
 def word(error: BaseException) -> str:
@@ -86,6 +82,11 @@ def word(error: BaseException) -> str:
     if isinstance(error, AttributeError):
         return _WORDS[13]
     return f"{type(error).__name__}: {error}"[:120]
+
+
+def _call(library: Any, name: str, *given: Any) -> Answer:
+    """What a function of the library answers, as older ones may not have it."""
+    return _try(lambda: getattr(library, name)(*given))
 
 
 def _failed(answer: Answer) -> bool:
@@ -171,21 +172,21 @@ def _field(library: Any, handle: Any, number: int) -> Any:
 
 def _parts(library: Any, handle: Any) -> Iterator[dict[str, Any]]:
     for index in range(min(int(library.nvmlDeviceGetMaxMigDeviceCount(handle)), _PARTS)):
-        part = _try(library.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
+        part = _call(library, "nvmlDeviceGetMigDeviceHandleByIndex", handle, index)
         if not _failed(part):
             yield {name: _try(ANSWERS[name], library, part) for name in ("name", "memory")}
 
 
 def _nvlinks(library: Any, handle: Any) -> Iterator[dict[str, Any]]:
     for number in range(_NVLINKS):
-        active = _try(library.nvmlDeviceGetNvLinkState, handle, number)
+        active = _call(library, "nvmlDeviceGetNvLinkState", handle, number)
         if _failed(active):
             # A GPU has its links by number without a gap.
             return
         yield {
             "number": number,
-            "active": int(active),
-            "version": _try(library.nvmlDeviceGetNvLinkVersion, handle, number),
+            "active": active,
+            "version": _call(library, "nvmlDeviceGetNvLinkVersion", handle, number),
             "peer": _try(_nvlink_peer, library, handle, number),
             "megabytes_per_s": _try(_nvlink_speed, library, handle, number),
         }
@@ -230,8 +231,8 @@ def _pairs(library: Any, handles: list[Any], devices: list[dict[str, Any]]) -> N
             address = devices[other].get("address")
             if other == place or not isinstance(address, str):
                 continue
-            level = _try(library.nvmlDeviceGetTopologyCommonAncestor, handle, theirs)
-            status = _try(library.nvmlDeviceGetP2PStatus, handle, theirs, _P2P_READ)
+            level = _call(library, "nvmlDeviceGetTopologyCommonAncestor", handle, theirs)
+            status = _call(library, "nvmlDeviceGetP2PStatus", handle, theirs, _P2P_READ)
             if isinstance(level, int):
                 peers[address] = _LEVELS.get(level, "unknown")
             if isinstance(status, int):
