@@ -468,6 +468,15 @@ MONITOR_FAILED = _metric(
     "readings that gave no value",
     exact=True,
 )
+LINK_RATE = _metric(
+    "pcie.link.rate",
+    "B/s",
+    Better.HIGHER,
+    "PCIe link under load",
+    "what the lanes carry in one direction by their number and rate, read while the device was copying",
+    exact=True,
+)
+declare(LINK_RATE)
 declare(ERRORS_CORRECTED, ERRORS_UNCORRECTED, THROTTLE_EVENTS, TEMPERATURE_HIGHEST, TEMPERATURE_ROOM)
 declare(POWER_MEAN, POWER_HIGHEST, PROCESS_SHARE, LOAD, DISK_OTHER)
 declare(MONITOR_CPU, MONITOR_LATENESS, MONITOR_MISSED, MONITOR_FAILED)

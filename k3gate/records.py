@@ -598,6 +598,7 @@ class PcieLink:
     """The PCIe link of a device, now and at best: the lower of what the device and the port above it can.
 
     Rates of a lane in GT/s, of the link in B/s and in one direction, after its line code and before packets.
+    `device_*`, `port_*`: what each end can at most; `port`: the address of the port above.
     """
 
     address: str
@@ -607,6 +608,133 @@ class PcieLink:
     best_width: int | None = None
     bytes_per_s: float | None = None
     best_bytes_per_s: float | None = None
+    device_gt_per_s: float | None = None
+    device_width: int | None = None
+    port: str | None = None
+    port_gt_per_s: float | None = None
+    port_width: int | None = None
+
+
+@frozen
+class PciDevice:
+    """A function on PCI. `kind`: gpu, display, network, infiniband, nvme, storage, accelerator, bridge, memory, other.
+
+    `above`: the bridges from the root port down to the one directly above. `node`: from `node_source`, numa_node or
+    local_cpulist, or the only node; None: not told. `port`: root, upstream or downstream, of a bridge.
+    `redirects`: what access control (ACS) of a bridge sends up to the root; empty: nothing; None: not readable.
+    `iommu`: identity (addresses pass unchanged), DMA or DMA-FQ (they are translated). Errors: since the start.
+    """
+
+    address: str
+    kind: str = "other"
+    class_code: int | None = None
+    vendor_id: int | None = None
+    device_id: int | None = None
+    vendor: str | None = None
+    device: str | None = None
+    driver: str | None = None
+    node: int | None = None
+    node_source: str | None = None
+    link: PcieLink | None = None
+    above: tuple[str, ...] = ()
+    port: str | None = None
+    slot: str | None = None
+    virtual_of: str | None = None
+    redirects: tuple[str, ...] | None = None
+    iommu: str | None = None
+    bar_bytes: int | None = None
+    corrected: int | None = None
+    uncorrected: int | None = None
+
+
+@frozen
+class NetworkAdapter:
+    """A network interface of a device, or a port of an RDMA device (mlx5_0/1); never its MAC.
+
+    `kind`: ethernet, infiniband, wireless, virtual or other. `bytes_per_s`: its line rate, None: it tells none, as
+    without a cable. `verbs`: the RDMA device of the same adapter.
+    """
+
+    name: str
+    kind: str
+    address: str | None = None
+    state: str | None = None
+    mtu: int | None = None
+    bytes_per_s: float | None = None
+    driver: str | None = None
+    node: int | None = None
+    link: PcieLink | None = None
+    verbs: str | None = None
+
+
+@frozen
+class NvLink:
+    """One link between GPUs, or to a switch of them. `bytes_per_s`: in one direction; `peer`: its PCI address."""
+
+    number: int
+    active: bool | None = None
+    version: int | None = None
+    bytes_per_s: float | None = None
+    peer: str | None = None
+
+
+@frozen
+class GpuPart:
+    """A part of a GPU that is split into several (MIG): what it is called, and its memory."""
+
+    name: str | None = None
+    memory_bytes: int | None = None
+
+
+@frozen
+class Gpu:
+    """A GPU. `state` other than OK: it is there and cannot be asked, and `reason` says why.
+
+    `source`: nvml, nvidia-smi, amdgpu or sysfs. `shared_memory`: it has none of its own. `bar_bytes`: of its memory, so
+    much the CPU can reach at once. `power_source` names what told `power_w`. `throttle`: why it is slowed down now.
+    `ecc_corrected`, `ecc_uncorrected`: since the driver was loaded; `_lifetime`: in all. `parts`: of a partitioned one.
+    `peers`: by address, what lies between; `peer_access`: by address, whether copies may go there directly, in words.
+    `unknown`: of fields that are None, why. Hz, W, degC.
+    """
+
+    name: str | None = None
+    vendor: str | None = None
+    address: str | None = None
+    state: State = State.OK
+    reason: str | None = None
+    source: str | None = None
+    driver: str | None = None
+    memory_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    shared_memory: bool | None = None
+    bar_bytes: int | None = None
+    node: int | None = None
+    link: PcieLink | None = None
+    clocks: Mapping[str, float] = field(factory=dict)
+    max_clocks: Mapping[str, float] = field(factory=dict)
+    power_w: float | None = None
+    power_source: str | None = None
+    power_limit_w: float | None = None
+    power_default_w: float | None = None
+    power_max_w: float | None = None
+    temperature: float | None = None
+    performance_state: str | None = None
+    throttle: tuple[str, ...] | None = None
+    ecc: bool | None = None
+    ecc_corrected: int | None = None
+    ecc_uncorrected: int | None = None
+    ecc_corrected_lifetime: int | None = None
+    ecc_uncorrected_lifetime: int | None = None
+    repair_pending: bool | None = None
+    repair_failed: bool | None = None
+    partitioned: bool | None = None
+    parts: tuple[GpuPart, ...] = ()
+    partition_mode: str | None = None
+    replays: int | None = None
+    nvlinks: tuple[NvLink, ...] = ()
+    peers: Mapping[str, str] = field(factory=dict)
+    peer_access: Mapping[str, str] = field(factory=dict)
+    unknown: Mapping[str, str] = field(factory=dict)
 
 
 @frozen
@@ -814,8 +942,9 @@ class Inventory:
     memory: Memory
     kernel: Kernel
     limits: Limits
-    pci: tuple[Mapping[str, Any], ...] | None = None
-    gpus: tuple[Mapping[str, Any], ...] | None = None
+    pci: tuple[PciDevice, ...] | None = None
+    gpus: tuple[Gpu, ...] | None = None
+    network: tuple[NetworkAdapter, ...] | None = None
     storage: Storage | None = None
     sensors: Sensors | None = None
     slots: tuple[ExpansionSlot, ...] | None = None

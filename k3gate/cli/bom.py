@@ -37,7 +37,8 @@ def command() -> None:
 def check(system: str, run: str, as_json: bool, store_location: str | None) -> int:
     """Hold the parts of SYSTEM.toml against those of RUN (default: latest), line by line.
 
-    What it says is kept for the gate of RUN (bom.match). Exit code: 0 same or better, 1 worse, 3 not measured.
+    What it says is kept for the gate of RUN (bom.match, bom.links). Exit code: 0 same or better, 1 worse, 3 not
+    measured.
     """
     from k3gate.harness import ordering
     from k3gate.store import open_store
@@ -132,16 +133,17 @@ def _told(checked: Checked, as_json: bool) -> int:
     if as_json:
         print_json(checked.document())
         return exit_code(checked.verdict)
+    lines = (*checked.lines, *checked.links)
     say(printable(f"{checked.system.name}, against run {checked.run}"))
     say()
-    rows = [(line.title, line.ordered, line.found or "unknown", line.verdict) for line in checked.lines]
+    rows = [(line.title, line.ordered, line.found or "unknown", line.verdict) for line in lines]
     say(printable(table(("line", "ordered", "found", "it is"), rows)))
     titles: dict[str, list[str]] = {}
-    for line in checked.lines:
+    for line in lines:
         if line.reason:
             titles.setdefault(line.reason, []).append(line.title)
     for reason, named in titles.items():
         say(wrapped(printable(f"{', '.join(named)}: {reason}"), 2))
     say()
-    say(f"Order: {verdict_word(checked.verdict)}   {printable(bom.sentence(checked.lines)).split('.')[0]}.")
+    say(f"Order: {verdict_word(checked.verdict)}   {printable(bom.sentence(lines)).split('.')[0]}.")
     return exit_code(checked.verdict)

@@ -175,11 +175,11 @@ def _less_even(line: Line, uneven: str | None) -> Line:
 def _devices(system: System, inventory: Inventory) -> Iterator[Line]:
     for number, gpu in enumerate(system.gpus, 1):
         key, title = f"gpu.{number}", gpu.model
-        why = hardware.because(inventory, "gpus") or "GPUs are not read by this version"
+        why = hardware.because(inventory, "gpus") or "the run does not tell of GPUs"
         number_there = None
         if inventory.gpus is not None:
-            named = [str(one.get("name") or one.get("model") or "") for one in inventory.gpus]
-            number_there = sum(_same_part(gpu.model, name) for name in named)
+            named = [str(one.name or "") for one in inventory.gpus]
+            number_there = sum(same_part(gpu.model, name) for name in named)
         yield _number(key, title, gpu.count, number_there, why=why)
     for extra in system.extras:
         if extra.kind == "pmem":
@@ -195,14 +195,20 @@ def _devices(system: System, inventory: Inventory) -> Iterator[Line]:
         found = None if drives is None else sum(drive.kind != "pmem" for drive in drives)
         yield _number("storage", "drives", system.storage.drives, found, why=why)
     if system.network_bytes_per_s is not None:
-        yield Line(
-            "network",
-            "network",
-            system.network_fabric or units.quantity(system.network_bytes_per_s, "B/s"),
-            None,
-            NOT_MEASURED,
-            "the network is not read by this version",
-        )
+        yield _network(system.network_bytes_per_s, inventory)
+
+
+def _network(ordered: float, inventory: Inventory) -> Line:
+    """The fastest adapter that tells its rate, which it does with a cable in it."""
+    told = [one.bytes_per_s for one in inventory.network or () if one.bytes_per_s is not None]
+    why = hardware.because(inventory, "network") or "the run does not tell of network adapters"
+    if inventory.network is not None and not told:
+        why = "no network adapter tells its rate: without a cable none does"
+    return _number("network", "network", ordered, max(told, default=None), _bits, why=why)
+
+
+def _bits(value: float | None) -> str:
+    return "unknown" if value is None else f"{value * 8 / 1e9:g} Gbit/s"
 
 
 def _is_dram(dimm: Dimm) -> bool:
@@ -274,7 +280,7 @@ def _place(dimm: Dimm) -> str:
 def _part(key: str, title: str, ordered: str, found: str | None) -> Line:
     if found is None:
         return Line(key, title, ordered, None, NOT_MEASURED, "the run does not hold its name")
-    if _same_part(ordered, found):
+    if same_part(ordered, found):
         return Line(key, title, ordered, found, SAME)
     return Line(key, title, ordered, found, WORSE, f"ordered is {ordered}, there is {found}")
 
@@ -301,7 +307,7 @@ _NOISE = re.compile(
 _AROUND = re.compile(r"xeon|epyc|platinum|gold|silver|bronze|geforce|tesla|sxm\d?|pcie|hbm\w*|\d+gb")
 
 
-def _same_part(ordered: str, found: str) -> bool:
+def same_part(ordered: str, found: str) -> bool:
     """Whether one name is the other, but for trade marks, makers, clocks, families and forms that were not stated.
 
     A family alone names no part, and a word that is left over names another one (RTX PRO 6000 Max-Q).

@@ -25,7 +25,7 @@ SHIPPED = Path(__file__).parent / "data" / "criteria.toml"
 
 RULES = (
     *("bare_metal", "population", "speed", "placement", "residency", "kernel_reference"),
-    *("replay", "skew", "sustained", "errors", "power"),
+    *("replay", "skew", "sustained", "errors", "power", "pcie_links"),
     *("evidence", "licence", "conversion", "steps"),
 )
 """What is no bound, by name; `k3gate.gate.rules` and `modules` have the code of each."""

@@ -10,7 +10,18 @@ from collections.abc import Mapping
 
 from attrs import evolve
 
-from k3gate.gate import bounds, kernels, modules, replay, rules, storage, sustained, waivers, watched
+from k3gate.gate import (
+    bounds,
+    kernels,
+    links,
+    modules,
+    replay,
+    rules,
+    storage,
+    sustained,
+    waivers,
+    watched,
+)
 from k3gate.gate.criteria import Criteria, Criterion
 from k3gate.gate.judgement import Judgement, badness, unproven, worst
 from k3gate.gate.steps import STEPS, Step
@@ -130,6 +141,8 @@ def _judge(entry: Criterion, record: RunRecord, target: Target, decided: Mapping
             return watched.errors(record)
         case "power":
             return watched.power(record)
+        case "pcie_links":
+            return links.pcie_links(record, target)
         case "evidence":
             return rules.evidence(entry, record, target)
         case "licence":

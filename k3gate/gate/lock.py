@@ -21,11 +21,11 @@ HOLDING = (Verdict.PASS, Verdict.WAIVED)
 
 
 def refusals(result: GateResult) -> tuple[str, ...]:
-    """Why the order may not be frozen: all of steps 1 to 6, and the match, that neither passes nor is waived."""
+    """Why the order may not be frozen: what of steps 1 to 6, match and links neither passes nor is waived."""
     found = []
     for step in result.steps:
         for check in step.checks:
-            needed = step.step <= 6 or check.id == "bom.match"
+            needed = step.step <= 6 or check.id in ("bom.match", "bom.links")
             if needed and check.verdict not in (*HOLDING, Verdict.NOT_APPLICABLE):
                 found.append(f"{check.id} is {check.verdict}: {check.reason or 'no reason was given'}")
         if (
@@ -165,7 +165,7 @@ def parts(inventory: Inventory) -> dict[str, Any]:
             }
             for key, dimm in _by_place(dimms).items()
         },
-        "gpus": None if inventory.gpus is None else [str(one.get("name")) for one in inventory.gpus],
+        "gpus": None if inventory.gpus is None else [str(one.name) for one in inventory.gpus],
     }
 
 

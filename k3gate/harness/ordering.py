@@ -14,7 +14,7 @@ from k3gate.analysis import system_file
 from k3gate.analysis.system import System
 from k3gate.documents import plain
 from k3gate.errors import UsageError
-from k3gate.gate import bom, lock
+from k3gate.gate import bom, bom_links, lock
 from k3gate.gate.bom import Line
 from k3gate.harness import stored
 from k3gate.harness.planning import read_system
@@ -28,16 +28,17 @@ MAX_LOCK_BYTES = 16 << 20
 
 @frozen
 class Checked:
-    """An order against a run: its lines and what they say together."""
+    """An order against a run: its lines and those of its links, and what they say together."""
 
     system: System
     run: str
     lines: tuple[Line, ...]
+    links: tuple[Line, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
         """Fail, unproven or pass."""
-        return bom.verdict(self.lines)
+        return bom.verdict((*self.lines, *self.links))
 
     def document(self) -> dict[str, Any]:
         """The JSON of `k3gate bom check --json` and `verify --json`."""
@@ -46,7 +47,8 @@ class Checked:
             "run": self.run,
             "verdict": self.verdict.value,
             "lines": [plain(line) for line in self.lines],
-            "sentence": bom.sentence(self.lines),
+            "links": [plain(line) for line in self.links],
+            "sentence": bom.sentence((*self.lines, *self.links)),
         }
         return dict(plain(told))
 
@@ -55,25 +57,31 @@ def check(store: Store, place: str, reference: str) -> Checked:
     """The order at `place` against a stored run; what it says is kept for the gate of that run."""
     system = read_system(place)
     record = store.load(store.resolve(reference))
-    lines = bom.check(system, record.inventory)
-    _keep(store, system, record, lines)
-    return Checked(system, record.run.id, lines)
+    lines, links = bom.check(system, record.inventory), bom_links.check(system, record.inventory)
+    _keep(store, system, record, lines, links)
+    return Checked(system, record.run.id, lines, links)
 
 
-def _keep(store: Store, system: System, record: RunRecord, lines: tuple[Line, ...]) -> None:
-    """Evidence for `bom.match`, about this order and this run alone."""
-    store.add_evidence(
-        Evidence(
-            "bom.match",
-            system.hash,
-            "bom",
-            bom.verdict(lines),
-            bom.sentence(lines)[:2000],
-            # The newest counts, and two orders may be checked within a second.
-            datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds"),
-            {"run": record.run.id},
+def _keep(
+    store: Store, system: System, record: RunRecord, lines: tuple[Line, ...], links: tuple[Line, ...]
+) -> None:
+    """Evidence for `bom.match` and `bom.links`, about this order and this run alone."""
+    for check_id, verdict, sentence in (
+        ("bom.match", bom.verdict(lines), bom.sentence(lines)),
+        ("bom.links", bom_links.verdict(links), bom_links.sentence(links)),
+    ):
+        store.add_evidence(
+            Evidence(
+                check_id,
+                system.hash,
+                "bom",
+                verdict,
+                sentence[:2000],
+                # The newest counts, and two orders may be checked within a second.
+                datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds"),
+                {"run": record.run.id},
+            )
         )
-    )
     store.add_subject(record.run.id, system.hash, "bom")
 
 

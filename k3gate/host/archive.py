@@ -22,10 +22,20 @@ from attrs import frozen
 from k3gate import documents
 from k3gate.errors import UsageError
 from k3gate.host.decompression import RefusedError, Stream
-from k3gate.host.files import ENTRIES, LARGE, SMALL, SMART_LOGS, Root, unusable
+from k3gate.host.files import (
+    ENTRIES,
+    GPU_ANSWERS,
+    LARGE,
+    PCI_NAMES,
+    SMALL,
+    SMART_LOGS,
+    SMI_ANSWERS,
+    Root,
+    unusable,
+)
 
 FOLDERS = frozenset({"sys", "proc", "etc", "run", "dev", SMART_LOGS})
-FILES = frozenset({".dockerenv", "syscalls.json", "capture.json"})
+FILES = frozenset({".dockerenv", "syscalls.json", "capture.json", GPU_ANSWERS, SMI_ANSWERS, PCI_NAMES})
 DISK_BYTES = 2**28
 KEPT_BYTES = 2**28
 MEMBERS = 200_000

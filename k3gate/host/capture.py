@@ -3,8 +3,7 @@
     capture.json      {"kind", "version", "k3gate", "machine_id", "refused": {path: name of the error},
                        "storage": [the paths that were asked about]}
     syscalls.json     what only the kernel could tell, see syscalls.py
-    smart-logs/...    what NVMe drives answered, see smart.py
-    sys/..., proc/... the files that were read, the links on the way to them, and folders that were listed
+      sys/..., proc/... the files that were read, the links on the way to them, and folders that were listed
 
 Reading it gives the same inventory but for what changes from reading to reading. It never holds an inventory of
 ours: a later version reads more out of the same files.
@@ -29,8 +28,8 @@ from attrs import frozen
 from k3gate import __version__, documents
 from k3gate.atomic import replacing
 from k3gate.errors import UsageError
-from k3gate.host import archive, inventory, redaction, syscalls
-from k3gate.host.files import LARGE, SMALL, SMART_LOGS, Root, open_root
+from k3gate.host import archive, inventory, pci, pci_ids, redaction, syscalls
+from k3gate.host.files import GPU_ANSWERS, LARGE, PCI_NAMES, SMALL, SMART_LOGS, Root, open_root
 from k3gate.records import Inventory
 
 _OWN = frozenset({syscalls.ANSWERS, syscalls.CAPTURE})
@@ -38,6 +37,7 @@ _HOST_NAMES = ("proc/sys/kernel/hostname", "etc/hostname")
 # Where these errors come from is seen from the files themselves: nothing is there, or links that lead nowhere.
 _PLAIN = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 _HEAD = 64 * 1024
+_NAMES_OF_ALL = "usr/"
 
 
 @frozen
@@ -86,6 +86,11 @@ class Recorder(Root):
             if name is not None and error.errno not in _PLAIN:
                 self.failures[path] = name
             raise
+        return found
+
+    def gpu_answers(self) -> bytes:
+        """As of the other root; kept as a file, never as what nvidia-smi printed, which holds serial numbers."""
+        found = self.files[GPU_ANSWERS] = self._base.gpu_answers()
         return found
 
     def exists(self, relative: str) -> bool:
@@ -191,10 +196,20 @@ def pack(place: str | Path = "/", paths: Sequence[str] = ()) -> tuple[bytes, Inv
     )
     members: dict[str, bytes | str | None] = {}
     for path in recorder.folders:
+        if path.startswith(_NAMES_OF_ALL):
+            continue
         members[names.path(path, folder=True)] = None
     for path, target in recorder.links.items():
+        if path.startswith(_NAMES_OF_ALL):
+            continue
         members[names.path(path, folder=True)] = target
     for path, content in recorder.files.items():
+        if path.rpartition("/")[2] == PCI_NAMES:
+            # Of the long list of the PCI ID project the lines of this machine's devices, where an archive has a place.
+            text = content.decode("utf-8", "surrogateescape")
+            own = pci_ids.subset(text, pci.ids(read.pci or ()))
+            members[PCI_NAMES] = own.encode("utf-8", "surrogateescape")
+            continue
         members[names.path(path)] = redaction.clean(path, content, names)
     refused = {names.path(path): name for path, name in sorted(recorder.failures.items())}
     head: dict[str, bytes] = {

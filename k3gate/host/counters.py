@@ -21,6 +21,7 @@ _AER = (
     ("aer_dev_nonfatal", "TOTAL_ERR_NONFATAL", _UNCORRECTED),
     ("aer_dev_fatal", "TOTAL_ERR_FATAL", _UNCORRECTED),
 )
+AER_TOTALS = {name: total for name, total, _ in _AER}
 # Rows of proc/interrupts on x86 (arch/x86/kernel/irq.c).
 INTERRUPT_ROWS = {
     "TRM": (_THROTTLE, "thermal events of processors"),
@@ -81,9 +82,9 @@ def links(root: Root) -> Iterator[EventCounter]:
     for address in root.names(pcie.DEVICES)[:_DEVICES]:
         if not pcie.ADDRESS.fullmatch(address):
             continue
-        for name, total, kind in _AER:
+        for name, row, kind in _AER:
             path = f"{pcie.DEVICES}/{address}/{name}"
-            value = _total(root.line(path), total)
+            value = total(root.line(path), row)
             if value is not None:
                 grade = name.removeprefix("aer_dev_")
                 yield EventCounter(
@@ -116,7 +117,8 @@ def memory(edac: Edac | None) -> Iterator[EventCounter]:
                     yield EventCounter(f"edac {controller.id}/{module.id} {kind}", kind, place, value)
 
 
-def _total(text: str | None, name: str) -> int | None:
+def total(text: str | None, name: str) -> int | None:
+    """The count behind a name in a file of such lines; None where it is not there."""
     match = re.search(rf"(?m)^{name} (\d{{1,20}})$", text or "")
     try:
         return parsing.integer(match[1]) if match else None

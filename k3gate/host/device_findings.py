@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from k3gate import links
 from k3gate.host import sensors
-from k3gate.records import Drive, Finding, Inventory, PcieLink, Severity, State, StoragePath
+from k3gate.records import Drive, Finding, Inventory, Severity, State, StoragePath
 from k3gate.units import count, listed
 
 _SHOWN = 6
@@ -24,32 +25,19 @@ def find(inventory: Inventory) -> Iterator[Finding]:
         yield from _counted(inventory)
 
 
-def link_words(link: PcieLink) -> str:
-    """ "8 GT/s x4 of 16 GT/s x4"."""
-    now = f"{_rate(link.gt_per_s)} x{link.width or '?'}"
-    best = f"{_rate(link.best_gt_per_s)} x{link.best_width or '?'}"
-    return now if now == best else f"{now} of {best}"
-
-
-def below_best(link: PcieLink | None) -> bool:
-    """Whether a link runs slower than both its ends can; False where that is not told."""
-    if link is None or link.bytes_per_s is None or link.best_bytes_per_s is None:
-        return False
-    return link.bytes_per_s < 0.999 * link.best_bytes_per_s
-
-
-def _rate(gt_per_s: float | None) -> str:
-    return f"{gt_per_s:g} GT/s" if gt_per_s is not None else "? GT/s"
-
-
 def _links(drives: tuple[Drive, ...]) -> Iterator[Finding]:
-    slow = [drive for drive in drives if below_best(drive.link)]
+    # At the slowest rate of all a link saves power, and says nothing.
+    slow = [
+        drive
+        for drive in drives
+        if links.narrow(drive.link) or (links.slow(drive.link) and not links.saving(drive.link))
+    ]
     if slow:
         yield Finding(
             "drive_link_below_best",
             Severity.MEDIUM,
             f"The PCIe link of {count(len(slow), 'drive')} is below its best",
-            "; ".join(f"{d.name} {link_words(d.link)}" for d in slow[:_SHOWN] if d.link),
+            "; ".join(f"{d.name} {links.told(d.link)}" for d in slow[:_SHOWN] if d.link),
             "the best that drive and slot can do",
             "The link bounds how fast the weights load; some drives lower it while they are idle, so that only a "
             "link that stays low under load is a fault.",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
+from k3gate import links
 from k3gate.host import sensors
-from k3gate.host.device_findings import link_words
 from k3gate.pages import WIDTH, row
 from k3gate.records import Drive, Inventory, PowerZone, SensorReading, State, StoragePath
 from k3gate.units import count, quantity, significant
@@ -47,7 +47,7 @@ def _drive(drive: Drive, inventory: Inventory) -> str:
     model = " ".join(word for word in (drive.vendor, drive.model) if word)
     parts += [model] if model else []
     parts += [f"firmware {drive.firmware}"] if drive.firmware else []
-    parts += [link_words(drive.link)] if drive.link and drive.link.gt_per_s else []
+    parts += [links.told(drive.link)] if drive.link and drive.link.gt_per_s else []
     parts += [f"node {drive.node}"] if drive.node is not None else []
     parts += ["rotating"] if drive.rotational and drive.kind in ("sata", "sas", "scsi") else []
     readings = inventory.sensors.readings if inventory.sensors else ()

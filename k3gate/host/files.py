@@ -27,6 +27,13 @@ LINKS = 40
 SMART_LOGS = "smart-logs"
 """Where a capture keeps what drives answered; no machine has a file there."""
 
+GPU_ANSWERS = "nvml.json"
+"""Where a capture keeps what the library of GPUs answered, see nvml.py."""
+PCI_NAMES = "pci.ids"
+"""Where a capture keeps the names of its devices on PCI, see pci_ids.py."""
+SMI_ANSWERS = "nvidia-smi-q.xml"
+"""What `nvidia-smi -q -x` printed, as people save it beside other files of a machine."""
+
 TABLE = "sys/firmware/dmi/tables/DMI"
 ENTRY_POINT = "sys/firmware/dmi/tables/smbios_entry_point"
 # A firmware table that was saved on its own, as people and our own tools name it, with what points to it.
@@ -156,6 +163,17 @@ class Root:
         from k3gate.host import smart
 
         return smart.ask(f"/dev/{controller}")
+
+    def gpu_answers(self) -> bytes:
+        """What NVIDIA's library tells of the GPUs, see nvml.py; of a capture, what was kept of it."""
+        from k3gate.host import nvidia_smi, nvml
+
+        if self.live:
+            return nvml.write(nvml.ask_apart())
+        try:
+            return self.raw(GPU_ANSWERS, nvml.BYTES)
+        except FileNotFoundError:
+            return nvml.write(nvidia_smi.parse(self.raw(SMI_ANSWERS, nvidia_smi.BYTES)))
 
     def _full(self, relative: str) -> str:
         return f"/{relative}" if self.live else f"{self.path}/{self._resolve(relative)}"

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from k3gate import topology
-from k3gate.host import device_findings, module_findings, restrictions, setting_findings
+from k3gate.host import (
+    device_findings,
+    gpu_findings,
+    link_findings,
+    module_findings,
+    restrictions,
+    setting_findings,
+)
 from k3gate.host import numa as nodes
 from k3gate.host.memory import MEMINFO
 from k3gate.records import Finding, Inventory, Numa, Severity
@@ -298,4 +305,6 @@ _RULES: tuple[Callable[[Inventory], Iterator[Finding]], ...] = (
     _frequency,
     setting_findings.find,
     device_findings.find,
+    gpu_findings.find,
+    link_findings.find,
 )

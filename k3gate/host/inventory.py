@@ -11,25 +11,28 @@ from attrs import evolve
 from k3gate import documents
 from k3gate.errors import UsageError
 from k3gate.host import (
+    adapters,
     bmc,
     counters,
     cpu,
     edac,
     findings,
     firmware,
+    gpus,
     kernel,
     limits,
     machine,
     memory,
     numa,
+    pci,
     power,
     sensors,
     storage,
     syscalls,
 )
-from k3gate.host.files import TABLE, Root, open_root
+from k3gate.host.files import GPU_ANSWERS, SMI_ANSWERS, TABLE, Root, open_root
 from k3gate.host.notes import Notes
-from k3gate.records import Bmc, Cpu, Inventory, Provenance, Sensors, State
+from k3gate.records import Bmc, Cpu, Inventory, Provenance, Sensors
 
 # Fields that may differ between two readings of one machine. Within lists the position is left out;
 # findings go by their code.
@@ -51,6 +54,31 @@ volatile: frozenset[str] = frozenset(
         "edac.controllers.seconds",
         "edac.controllers.modules.corrected",
         "edac.controllers.modules.uncorrected",
+        "pci.link.gt_per_s",  # links save power while nothing is sent
+        "pci.link.width",
+        "pci.link.bytes_per_s",
+        "pci.corrected",
+        "pci.uncorrected",
+        "gpus.memory_used_bytes",
+        "gpus.link.gt_per_s",
+        "gpus.link.width",
+        "gpus.link.bytes_per_s",
+        "gpus.clocks",
+        "gpus.power_w",
+        "gpus.temperature",
+        "gpus.performance_state",
+        "gpus.throttle",
+        "gpus.ecc_corrected",
+        "gpus.ecc_uncorrected",
+        "gpus.ecc_corrected_lifetime",
+        "gpus.ecc_uncorrected_lifetime",
+        "gpus.replays",
+        "gpus.unknown",
+        "network.state",
+        "network.bytes_per_s",
+        "network.link.gt_per_s",
+        "network.link.width",
+        "network.link.bytes_per_s",
         "storage.drives.health",
         "storage.drives.link.gt_per_s",  # some drives slow their link down while they are idle
         "storage.drives.link.bytes_per_s",
@@ -72,6 +100,11 @@ volatile: frozenset[str] = frozenset(
         "findings.drive_link_below_best",
         "findings.drive_throttled",
         "findings.events_counted",
+        "findings.device_link_errors",
+        "findings.gpu_memory_errors",
+        "findings.gpu_memory_errors_before",
+        "findings.gpu_slowed",
+        "findings.link_narrow",
         "findings.hot",
         "findings.link_errors",
         "root",
@@ -84,11 +117,6 @@ _SIGNS = (
 )
 """A folder with one of these is a machine, or a part of one; "sys" alone is also a folder of /proc."""
 
-_NOT_YET = {
-    "pci": "this version does not read PCI devices yet",
-    "gpus": "this version does not read GPUs yet",
-}
-
 
 def read(root: str | Path | Root = "/", *, name: str | None = None, paths: Sequence[str] = ()) -> Inventory:
     """What the machine below `root` is: the live one, or another's files in a folder or an archive.
@@ -99,7 +127,7 @@ def read(root: str | Path | Root = "/", *, name: str | None = None, paths: Seque
     """
     base = root if isinstance(root, Root) else open_root(root)
     place = documents.printable(base.path if isinstance(root, Root) else str(root)).replace("\n", "\\n")
-    if not any(base.exists(path) for path in (TABLE, firmware.ENTRIES, *_SIGNS)):
+    if not any(base.exists(path) for path in (TABLE, firmware.ENTRIES, GPU_ANSWERS, SMI_ANSWERS, *_SIGNS)):
         raise UsageError(
             f"{place}: not a machine (it holds neither sys nor proc nor a firmware table DMI.bin); give the "
             "folder that stands for /, or a capture"
@@ -115,8 +143,9 @@ def read(root: str | Path | Root = "/", *, name: str | None = None, paths: Seque
     settings = kernel.read(base, notes, processors.architecture)
     own, settings = syscalls.recall(base, notes, own, settings)
     bounds = limits.read(base, notes, processors, amounts, nodes)
-    for field, reason in _NOT_YET.items():
-        notes.unknown(field, State.NOT_RUN, None, reason)
+    slots = firmware.slots(notes, table)
+    devices = pci.read(base, notes, nodes, slots)
+    cards = gpus.read(base, notes, devices, wsl=own.wsl is True)
     errors = edac.read(base, notes)
     disks = storage.read(base, notes, paths or syscalls.storage_paths(base))
     inventory = Inventory(
@@ -126,7 +155,10 @@ def read(root: str | Path | Root = "/", *, name: str | None = None, paths: Seque
         memory=amounts,
         kernel=settings,
         limits=bounds,
-        slots=firmware.slots(notes, table),
+        pci=devices,
+        gpus=cards,
+        network=adapters.read(base, notes, nodes),
+        slots=slots,
         edac=errors,
         storage=disks,
         sensors=_sensors(base, notes, processors),

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 
+from k3gate import links
 from k3gate.host import parsing
 from k3gate.host.files import Root
+from k3gate.host.pci_config import End
 from k3gate.records import PcieLink
 
 DEVICES = "sys/bus/pci/devices"
 ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 _SPEED = re.compile(r"(\d{1,3}(?:\.\d)?) GT/s.*", re.ASCII | re.DOTALL)
-# The share of the transfers that carry data, from a rate on: 8b/10b, 128b/130b, and the flits of PAM4.
-_CODES = ((64.0, 242 / 256), (8.0, 128 / 130), (0.0, 0.8))
 _WIDEST = 32
 
 
@@ -20,14 +20,6 @@ def address_in(path: str | None) -> str | None:
     """The address of the PCI device on whose path below sys/devices this one lies; None where there is none."""
     found = [part for part in (path or "").split("/") if ADDRESS.fullmatch(part)]
     return found[-1] if found else None
-
-
-def bytes_per_s(gt_per_s: float | None, width: int | None) -> float | None:
-    """What a link of such lanes carries in one direction, before packets and their heads."""
-    if gt_per_s is None or width is None:
-        return None
-    share = next(share for rate, share in _CODES if gt_per_s >= rate)
-    return gt_per_s * 1e9 * share / 8 * width
 
 
 def link(root: Root, path: str) -> PcieLink | None:
@@ -38,18 +30,32 @@ def link(root: Root, path: str) -> PcieLink | None:
     folder = path[: path.rindex(address) + len(address)]
     rate, width = _speed(root, f"{folder}/current_link_speed"), _width(root, f"{folder}/current_link_width")
     above = folder.rpartition("/")[0]
-    ends = [folder, above] if ADDRESS.fullmatch(above.rpartition("/")[2]) else [folder]
-    rates = [found for end in ends if (found := _speed(root, f"{end}/max_link_speed")) is not None]
-    widths = [found for end in ends if (found := _width(root, f"{end}/max_link_width")) is not None]
-    best_rate, best_width = min(rates, default=None), min(widths, default=None)
+    port = above.rpartition("/")[2] if ADDRESS.fullmatch(above.rpartition("/")[2]) else None
+    at_device = _speed(root, f"{folder}/max_link_speed"), _width(root, f"{folder}/max_link_width")
+    at_port = (
+        (None, None)
+        if port is None
+        else (_speed(root, f"{above}/max_link_speed"), _width(root, f"{above}/max_link_width"))
+    )
+    return made(address, (rate, width), at_device, port, at_port)
+
+
+def made(
+    address: str, now: End, device: End, port: str | None = None, at_port: End = (None, None)
+) -> PcieLink:
+    """The record of a link from what it does now and what both ends can."""
+    best_rate = min((rate for rate, _ in (device, at_port) if rate is not None), default=None)
+    best_width = min((width for _, width in (device, at_port) if width is not None), default=None)
     return PcieLink(
         address,
-        rate,
-        width,
+        *now,
         best_rate,
         best_width,
-        bytes_per_s(rate, width),
-        bytes_per_s(best_rate, best_width),
+        links.bytes_per_s(*now),
+        links.bytes_per_s(best_rate, best_width),
+        *device,
+        port,
+        *at_port,
     )
 
 

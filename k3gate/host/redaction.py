@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable
 
 from k3gate import mounts
-from k3gate.host import counters, identities
+from k3gate.host import counters, identities, pci_config
 
 _TABLES = re.compile(r"sys/firmware/dmi/(?:tables/DMI|entries/[^/]+/raw)")
 _FIRMWARE_FILES = re.compile(
@@ -29,6 +29,7 @@ _KERNEL_DEVICE = re.compile(
 )
 _POOL = re.compile(r"(sys/fs/btrfs/)([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 _DEVICE_UUID = re.compile(r"sys/.*/dm/uuid")
+_PCI_CONFIG = re.compile(r"sys/(?:devices|bus/pci)/.*/config")
 _HOME = re.compile(r"/(home|Users)/[^/\s]+")
 _PLAIN_NAMES = frozenset({"localhost", "localdomain", "host", "local", "(none)", "root", "user"})
 # Words by which `virtual` and others tell what a machine is, and makers: in a host's name they name nobody, and
@@ -140,6 +141,8 @@ def clean(path: str, raw: bytes, names: Names) -> bytes:
     """The content of the file at `path` as it goes into a capture."""
     if _TABLES.fullmatch(path):
         return _MAC.sub(_NO_MAC, without_serials(raw, names))
+    if _PCI_CONFIG.fullmatch(path):
+        return pci_config.without_identity(raw)
     if _FIRMWARE_FILES.fullmatch(path):
         return _MAC.sub(_NO_MAC, names.blank(raw))
     if path == "proc/cpuinfo":

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 
 from k3gate import pages
-from k3gate.host import device_text, module_map
+from k3gate.host import device_text, link_text, module_map
 from k3gate.host.numa import doubtful
 from k3gate.pages import WIDTH, row
 from k3gate.records import Cache, Inventory, NumaNode, State
@@ -23,6 +23,9 @@ def page(inventory: Inventory) -> str:
         ("Sockets and NUMA nodes", _topology(inventory)),
         ("Memory", _memory(inventory)),
         ("Memory modules", module_map.lines(inventory, WIDTH)),
+        ("GPUs", link_text.gpus(inventory)),
+        ("PCIe", link_text.tree(inventory)),
+        ("Network", link_text.network(inventory)),
         ("Drives", device_text.drives(inventory)),
         ("Heat and power", device_text.heat(inventory)),
         ("Limits of this process", _limits(inventory)),

@@ -168,7 +168,7 @@ def test_another_processor_is_worse_and_more_sockets_are_better(bare_metal: Inve
     ],
 )
 def test_names_of_processors_are_compared_without_marks(ordered: str, found: str, same: bool) -> None:
-    assert bom._same_part(ordered, found) is same
+    assert bom.same_part(ordered, found) is same
 
 
 def test_what_was_not_read_is_not_measured_and_not_zero(bare_metal: Inventory, make_inventory: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
+from k3gate.gate import criteria
 from k3gate.gate.targets import Target
 from k3gate.gate.targets import load as load_target
 from k3gate.records import Evidence, LeftOut, Proof, State, Verdict
@@ -198,13 +199,20 @@ def test_evidence_about_another_subject_proves_nothing(check: Any, make_record: 
 
 @pytest.mark.case("CLM-09")
 def test_clm_09_evidence_from_another_machine_does_not_count(
-    judge: Any, make_record: Any, build: Any
+    judge: Any, make_record: Any, build: Any, tmp_path: Path
 ) -> None:
-    foreign = (evidence("roofline.pcie_links", "sha256:machine-x", "machine"),)
-    result = judge(make_record(evidence=foreign))
-    assert build.check_of(result, "roofline.pcie_links").verdict is Verdict.UNPROVEN
-    own = (evidence("roofline.pcie_links", "sha256:bare", "machine"),)
-    assert build.check_of(judge(make_record(evidence=own)), "roofline.pcie_links").verdict is Verdict.PASS
+    """Of the shipped checks none rests on evidence about a machine; those of a buyer may."""
+    path = tmp_path / "ours.toml"
+    path.write_text(
+        criteria.SHIPPED.read_text().replace('rule = "power"', 'rule = "evidence"\nsubject = "machine"')
+    )
+    ours = criteria.load(str(path))
+    foreign = (evidence("roofline.power", "sha256:machine-x", "machine"),)
+    result = judge(make_record(evidence=foreign), criteria=ours)
+    assert build.check_of(result, "roofline.power").verdict is Verdict.UNPROVEN
+    own = (evidence("roofline.power", "sha256:bare", "machine"),)
+    result = judge(make_record(evidence=own), criteria=ours)
+    assert build.check_of(result, "roofline.power").verdict is Verdict.PASS
 
 
 @pytest.mark.parametrize(

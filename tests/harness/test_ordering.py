@@ -158,7 +158,7 @@ def test_check_tells_lines_and_code(
     assert "Order: + pass" in capsys.readouterr().out
     order.write_text(ORDER + '[[gpu]]\nmodel = "H200"\nmemory_gb = 141\n')
     assert cli.invoke(["bom", "check", str(order), run, "--store", str(place)]) == 3
-    assert "GPUs are not read by this version" in capsys.readouterr().out
+    assert "the run does not tell of GPUs" in capsys.readouterr().out
     order.write_text(ORDER.replace("mts = 5600", "mts = 6400"))
     assert cli.invoke(["bom", "check", str(order), run, "--store", str(place), "--json"]) == 1
     told = json.loads(capsys.readouterr().out)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from k3gate.errors import UsageError
-from k3gate.records import Evidence, Finding, Metric, Run, RunStatus, Sample, Severity, Verdict
+from k3gate.records import Evidence, Finding, Gpu, Metric, Run, RunStatus, Sample, Severity, Verdict
 from k3gate.store import Store, open_store
 
 _FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -25,7 +25,7 @@ def test_a_run_comes_back_as_it_was_saved(
     scheme: str, path: Path, make_run, make_inventory, make_outcome, make_waiver
 ) -> None:
     finding = Finding("numa_balancing", Severity.LOW, "On", "1", "0", "moves pages", "turn it off")
-    inventory = attrs.evolve(make_inventory(), findings=(finding,), gpus=({"name": "H200", "bytes": 1.5e11},))
+    inventory = attrs.evolve(make_inventory(), findings=(finding,), gpus=(Gpu("H200", memory_bytes=2**37),))
     outcomes = (
         make_outcome("b", title="Zweite"),
         make_outcome("a"),
