@@ -220,14 +220,14 @@ mkdir /tmp/models
 mount -t ext4 /dev/$models /tmp/models
 reads() { set -- $(cat /sys/block/$models/stat); echo $3; }
 remove() {
-  until grep -q "path1.direct.1m.t1.q1 round 1" storage.err 2>/dev/null; do sleep 0.1; done
+  until grep -q "path1.direct.1m.t1.q32 round 1" storage.err 2>/dev/null; do sleep 0.1; done
   before=$(reads)
   until test $(reads) -gt $((before + 2048)); do sleep 0.1; done
   echo REMOVE >/dev/console
 }
 remove &
 run storage k3gate run --profile standard --probe storage --rounds 1 --storage /tmp/models --json \
-  --only storage/path1.direct.1m.t1.q1 --only storage/path1.course --only storage/hash
+  --only storage/path1.direct.1m.t1.q32 --only storage/path1.course --only storage/hash
 ls /sys/block >left
 """
 

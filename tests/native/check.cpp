@@ -1,5 +1,6 @@
 // A self-check of the native code without Python: run under sanitizers, and under qemu for aarch64.
 // Exits 0 when all holds, else prints what does not.
+#include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <stdexcept>
@@ -15,6 +16,8 @@
 #include "../../probes/native/kernels.hpp"
 #include "../../probes/native/pool.hpp"
 #include "../../probes/native/scatter.hpp"
+#include "../../probes/native/storage/direct_reader.hpp"
+#include "../../probes/native/storage/files.hpp"
 #include "../../probes/native/team.hpp"
 
 using namespace k3gate;
@@ -318,6 +321,38 @@ void check_refused_cpu() {
   expect(refused, "a CPU that does not exist is refused");
 }
 
+// Reads of a file without a name, one by one and with a queue; emulators of other processors have no queue.
+void check_storage() {
+  constexpr std::uint64_t kBlock = 64 << 10;
+  constexpr std::uint64_t kBytes = 64 * kBlock;
+  std::FILE* file = std::tmpfile();
+  if (file == nullptr) return;
+  const int descriptor = fileno(file);
+  expect(storage::write_random(descriptor, 0, kBytes, 7) == 0, "random bytes are written");
+  std::uint64_t pages = 0;
+  std::uint64_t resident = 0;
+  expect(storage::count_resident(descriptor, 0, kBytes, pages, resident) == 0, "the page cache is asked");
+  expect(pages > 0 && resident <= pages, "pages in memory are counted");
+  for (const unsigned depth : {1U, 8U}) {
+    try {
+      storage::Reader reader({{{descriptor, 0, kBytes / 2}}, {{descriptor, kBytes / 2, kBytes / 2}}}, kBlock,
+                             depth, {});
+      const storage::ReadRegion region = reader.run(0.05);
+      std::uint64_t bytes = 0;
+      for (const storage::ReadReport& thread : region.threads) {
+        expect(thread.error == 0 && thread.bytes == thread.reads * kBlock, "whole blocks are read");
+        bytes += thread.bytes;
+      }
+      expect(bytes > 0 && region.seconds > 0, "a region has bytes and time");
+      storage::Reader beyond({{{descriptor, kBytes, kBlock}}}, kBlock, depth, {});
+      expect(beyond.run(0.01).threads[0].error == ENODATA, "the end of a file is told");
+    } catch (const std::system_error& error) {
+      expect(depth > 1, "reading one by one needs no queue");
+    }
+  }
+  std::fclose(file);
+}
+
 }  // namespace
 
 int main() {
@@ -330,6 +365,7 @@ int main() {
   check_products();
   check_decoding();
   check_refused_cpu();
+  check_storage();
   if (failures == 0) std::printf("ok %s\n", name_of(supported_isas().front()).data());
   return failures == 0 ? 0 : 1;
 }
