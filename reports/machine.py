@@ -12,7 +12,7 @@ from k3gate.documents import plain
 from k3gate.gate import hardware
 from k3gate.host import restrictions
 from k3gate.records import GateResult, Inventory, RunRecord, RunStatus
-from k3gate.reports import modules, words
+from k3gate.reports import link_table, modules, words
 from k3gate.units import NBSP
 
 UNKNOWN = "unknown"
@@ -166,6 +166,7 @@ def system(inventory: Inventory) -> Iterable[tuple[str, str]]:
         ("GPUs", inventory.gpus),
         ("Drives", inventory.storage and inventory.storage.drives),
         ("PCI devices", inventory.pci),
+        ("Network adapters", inventory.network),
     ):
         yield name, UNKNOWN if rows is None else f"{len(rows):,} listed" if rows else "none"
     yield "Kernel", inventory.kernel.release or UNKNOWN
@@ -217,15 +218,16 @@ def tables(inventory: Inventory) -> Iterable[tuple[str, list[tuple[str, str, str
 
     A device is one row of words however many properties it has, so that no table is wider than a page.
     """
+    if inventory.gpus:
+        yield "GPUs", link_table.gpu_rows(inventory)
     if inventory.memory.dimms:
         yield "Memory slots, as the firmware tells of them", modules.table(inventory.memory)
     for name, devices in (
         ("Processor sockets, as the firmware tells of them", inventory.cpu.socket_list),
         ("Expansion slots", inventory.slots),
-        ("GPUs", inventory.gpus),
         ("Drives", inventory.storage and inventory.storage.drives),
+        ("Network adapters", inventory.network),
         ("What paths lie on", inventory.storage and inventory.storage.paths),
-        ("PCI devices", inventory.pci),
         ("Sensors", inventory.sensors and inventory.sensors.readings),
         ("Energy counters", inventory.sensors and inventory.sensors.power_zones),
         ("Events counted", inventory.sensors and inventory.sensors.counters),

@@ -30,6 +30,7 @@ from k3gate.reports import charts, machine, replay_figures, storage_figures, wor
 from k3gate.reports.evidence import Index, Link, SampleRow
 from k3gate.reports.figures import Figure
 from k3gate.reports.first import decision, first_page
+from k3gate.reports.link_table import link_table
 from k3gate.reports.machine import STATUS_WORDS
 from k3gate.reports.measurements import Measurements
 from k3gate.reports.modules import module_map
@@ -119,6 +120,7 @@ def render(
         "steps_lead": steps_lead(gate),
         "machine": machine,
         "module_map": module_map,
+        "link_table": link_table,
         "provenance": machine.provenance(record, gate),
         "criteria_text": criteria_text,
         "target_text": target_text,

@@ -22,8 +22,8 @@ pcie_gb_per_s = 63
 [storage]
 drives = 2
 gb_per_s = 7
-[line]
-gbit_per_s = 100
+[network]
+gb_per_s = 12.5
 """
 
 
