@@ -8,7 +8,7 @@ VENV    ?= .venv
 PROFILE ?= quick
 TARGET  ?= residency-lab
 BIN     := $(VENV)/bin
-NATIVE  := probes/native probes/native/decode probes/native/gemm k3gate/model/checkpoint/native
+NATIVE  := probes/native probes/native/decode probes/native/gemm probes/native/storage k3gate/model/checkpoint/native
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard $(NATIVE:%=%/*))
 
 .DEFAULT_GOAL := help
@@ -40,7 +40,7 @@ run: $(VENV)/.installed
 	@$(BIN)/k3gate run --profile $(PROFILE) --target $(TARGET) --report report.html
 
 test: $(VENV)/.developing
-	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not long and not browser" $(ARGS)
+	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not long and not browser and not network" $(ARGS)
 
 test-long: $(VENV)/.developing
 	@$(BIN)/python -m pytest -q $(ARGS)
@@ -72,6 +72,7 @@ bench: $(VENV)/.developing
 	$(BIN)/python benchmarks/conversions.py
 	$(BIN)/python benchmarks/inspections.py
 	$(BIN)/python benchmarks/monitor.py
+	$(BIN)/python benchmarks/storage.py
 	$(BIN)/python benchmarks/command_times.py
 
 clean:

@@ -192,6 +192,33 @@ class MemoryFile:
 
 
 @frozen
+class LoadFile:
+    """A file with weights: what it is told apart by, and its size in bytes."""
+
+    path: str
+    bytes: int
+    device: int
+    inode: int
+
+
+@frozen
+class LoadPath:
+    """A place from which weights are to be loaded. `files`: those that lie there already, if any.
+
+    Else a file of our own is made in `folder`: `free_bytes` there, `read_only` and `writable` say whether it can.
+    `asked` False: the user named no place, and this one stands in.
+    """
+
+    path: str
+    folder: str
+    files: tuple[LoadFile, ...] = ()
+    free_bytes: int | None = None
+    read_only: bool = False
+    writable: bool = True
+    asked: bool = True
+
+
+@frozen
 class Routing:
     """A trace of experts that is to be replayed: int16 little-endian [tokens, layers, used], where it came from, and
     the tokens with which its sequences begin."""
@@ -208,8 +235,8 @@ class Routing:
 
 @frozen
 class Profile:
-    """A time budget, what the target wants resident (`image_bytes` None: a small pool stands in), and files that
-    are to be measured as memory.
+    """A time budget, what the target wants resident (`image_bytes` None: a small pool stands in), files that
+    are to be measured as memory, and places from which weights are to be loaded.
 
     `trunk`: how the replay lays it out, None: as the target does where there is room; `routing`: the trace that it
     replays, None: a model of routing. `load_s`: for how long of the `seconds` the whole machine is loaded at once."""
@@ -223,6 +250,7 @@ class Profile:
     trunk: str | None = None
     routing: Routing | None = None
     load_s: float = 0.0
+    load_paths: tuple[LoadPath, ...] = ()
 
 
 # --- the machine -----------------------------------------------------------------------------------------

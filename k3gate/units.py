@@ -34,6 +34,8 @@ def quantity(value: float | None, unit: str | None, digits: int = 3, space: str 
         return significant(value, digits)
     if unit == "s":
         return _seconds(value, digits, space)
+    if unit == "s/B":
+        return f"{significant(value * 1e9, digits)}{space}s/GB"
     if unit in ("B", "B/s", "FLOP/s", "Hz", "OP/s"):
         for scale, prefix in _SCALES:
             if abs(value) >= scale:

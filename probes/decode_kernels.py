@@ -42,8 +42,11 @@ FAULTS = (
     "output_gate",
     "cache_row",
     "lost_row",
+    "router_bias",
 )
 """Mistakes that can be planted in a proof."""
+MOST_NODES = 32
+"""Memory nodes that an engine knows."""
 SAMPLED_ROWS = 8
 """Rows of each timed product that are recomputed."""
 

@@ -26,7 +26,7 @@ from k3gate.probes.decode_kernels import Setup, Shape
 from k3gate.probes.layout import READ_RATE, READ_RATE_MOST, WORKER_SECONDS, Layout
 from k3gate.probing.contract import Planned
 from k3gate.records import Case, Inventory, LeftOut, Profile, Routing, Scalar
-from k3gate.units import cpu_list, exact_bytes
+from k3gate.units import cpu_list, exact_bytes, listed
 
 LAYERS = 4
 """Three KDA to one MLA, as the whole model has them: 69 to 24."""
@@ -42,6 +42,7 @@ PAGE_KINDS = ("small",)
 STEPS = 64
 """Of which the experts are drawn; a replay goes round."""
 ROUNDS = 3
+MOST_LAYERS_TOLD = 8
 FILL_RATE = 0.75e9
 """B/s at which each of at most `FILLERS` threads fills memory with packed weights, taken for planning."""
 FILLERS = 16
@@ -105,6 +106,11 @@ class _Planner(Layout):
             )
         if not self.specs:
             return self._none("no CPU that may be used has memory that may be used")
+        if len(self.specs) > decode_kernels.MOST_NODES:
+            return self._none(
+                f"{len(self.specs)} memory nodes have CPUs that may be used, and a miniature lies on at most "
+                f"{decode_kernels.MOST_NODES}: allow the CPUs of fewer nodes (taskset, a cpuset) to replay on these"
+            )
         base = self._base()
         if base is None:
             return Planned((), tuple(self.left_out))
@@ -158,16 +164,29 @@ class _Planner(Layout):
         return LAYERS * max(1, math.ceil(STEP_FACTOR * caches / step_bytes(choice.trunk, LAYERS, 1, 0)))
 
     def _experts(self, choice: _Choice) -> int:
-        """A layer's experts: beyond the caches, enough for the batch, and more where there is room and time."""
+        """A layer's experts: beyond the caches, enough for the batch, and more where there is room and time; of a trace
+        the most with which its reuse and coverage are kept."""
         least = self._least(choice)
+        fitting = []
         for number in EXPERTS:
             wanted = sets.round_up(max(least, number), len(self.specs))
             full = attrs.evolve(choice, experts=wanted)
             quick = EXTRA_FILL_SECONDS if number > EXPERTS[-1] else MOST_FILL_SECONDS
             in_time = self._fill_seconds(full) <= quick or (self.long and number == EXPERTS[-1])
             if in_time and self._refused(full) is None:
-                return wanted
-        return least
+                fitting.append(wanted)
+        fitting.append(least)
+        kept = (wanted for wanted in dict.fromkeys(fitting) if self._kept(choice, wanted))
+        return next(kept, fitting[0]) if choice.routing == "trace" else fitting[0]
+
+    def _kept(self, choice: _Choice, experts: int) -> bool:
+        """Whether a trace has its reuse and coverage still with so many experts; not where it is too short."""
+        trace, nodes = self.profile.routing, len(self.specs)
+        try:
+            told = routing_of("trace", trace, choice.layers, experts, choice.batch, nodes)[1]
+        except UsageError:
+            return False
+        return told["not_kept"] is None
 
     def _least(self, choice: _Choice) -> int:
         cpus = [cpu for own in self.readers for cpu in own]
@@ -263,7 +282,7 @@ class _Planner(Layout):
         needed = decode_kernels.bytes_needed(setup)
         total = sum(sum(parts.values()) for parts in needed.values())
         nodes = len(setup.node_cpus)
-        ids, told, not_kept = routing_of(
+        ids, told = routing_of(
             choice.routing, self.profile.routing, choice.layers, choice.experts, choice.batch, nodes
         )
         labels: dict[str, Scalar] = {
@@ -297,7 +316,7 @@ class _Planner(Layout):
         return Case(
             self.probe,
             name,
-            self._title(choice, cpus) + (f" ({not_kept})" if not_kept else ""),
+            self._title(choice, cpus) + _mapping(told),
             name,
             parameters,
             prepared + timed,
@@ -352,9 +371,10 @@ ROUTING_WORDS: Mapping[str, str] = MappingProxyType(
 @lru_cache(maxsize=64)
 def routing_of(
     kind: str, trace: Routing | None, layers: int, experts: int, batch: int, nodes: int = 1
-) -> tuple[bytes, Mapping[str, Scalar], str | None]:
-    """(int16 ids [STEPS, layers, batch, used], what is stated of them as labels, what of a trace was not kept).
+) -> tuple[bytes, Mapping[str, Scalar]]:
+    """(int16 ids [STEPS, layers, batch, used], what is stated of them as labels).
 
+    Of a trace: `fitted_from` its own shape and layers, and `not_kept` what it has otherwise now, None: nothing.
     `imbalance`: experts that the busiest of `nodes` owners executes in a step, by an even share; of several alone.
     """
     # numpy comes with it; a worker that imports this module for its constants must not pay for that.
@@ -363,25 +383,39 @@ def routing_of(
     from k3gate.model.routing import fitting, ownership, statistics, synthesis
     from k3gate.model.routing import trace as traces
 
-    used, reason = k3.EXPERTS_PER_TOKEN, None
+    used = k3.EXPERTS_PER_TOKEN
+    told: dict[str, Scalar] = {}
     if kind == "trace":
         if trace is None:
             raise ValueError("no trace is given")
         array = np.frombuffer(trace.ids, "<i2").reshape(trace.tokens, trace.layers, trace.used)
         given = traces.of_array(array, trace.source, trace.experts, trace.starts)
         fitted = fitting.fit(given, layers, experts, used)
-        made, reason = fitted.trace, fitted.reason
+        made = fitted.trace
+        told = {"trace": trace.digest, "fitted_from": _shape_told(given.shape, fitted.layers)}
+        told["not_kept"] = fitted.reason
     elif kind == "uniform":
         made = synthesis.synthesize(STEPS, layers, experts, used, reuse=None, skew=1.0, sequences=batch).trace
     else:
         made = synthesis.synthesize(STEPS, layers, experts, used, sequences=batch).trace
     found = statistics.describe(made)
-    told: dict[str, Scalar] = {
-        "reuse": None if found.reuse is None else round(found.reuse, 3),
-        "skew": round(found.skew, 2),
-    }
+    told["reuse"] = None if found.reuse is None else round(found.reuse, 3)
+    told["skew"] = round(found.skew, 2)
     if nodes > 1:
         told["imbalance"] = round(ownership.imbalance(made.steps(STEPS, batch), experts, nodes).mean, 3)
-    if kind == "trace" and trace is not None:
-        told["trace"] = trace.digest
-    return made.to_bytes(STEPS, batch), told, reason
+    return made.to_bytes(STEPS, batch), told
+
+
+def _shape_told(shape: tuple[int, int, int], layers: Sequence[int]) -> str:
+    """What a trace is of, and which of its layers stand for those of the miniature."""
+    own, experts, used = shape
+    names = listed(str(layer) for layer in layers[:MOST_LAYERS_TOLD])
+    more = f" and {len(layers) - MOST_LAYERS_TOLD} more" if len(layers) > MOST_LAYERS_TOLD else ""
+    return f"{own} layers with {used} of {experts} experts (layers {names}{more})"
+
+
+def _mapping(told: Mapping[str, Scalar]) -> str:
+    """How a trace became that of the miniature, for the title; empty where there is none."""
+    parts = [f"fitted from {told['fitted_from']}"] if told.get("fitted_from") else []
+    parts += [str(told["not_kept"])] if told.get("not_kept") else []
+    return f" ({'; '.join(parts)})" if parts else ""

@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from k3gate import metrics, units
 from k3gate.analysis.expectation import Expectation
+from k3gate.analysis.loading import Loading
 from k3gate.records import MetricDeclaration, RunRecord
 from k3gate.reports import (
     charts,
@@ -20,6 +21,7 @@ from k3gate.reports import (
     replay_figures,
     residency_figure,
     soak_figures,
+    storage_figures,
     store_figure,
     thread_figures,
     timelines,
@@ -63,10 +65,16 @@ class Measurements:
     """All figures of the measurements section; numbers follow `first`."""
 
     def __init__(
-        self, record: RunRecord, index: Index, first: int, expected: Expectation | None = None
+        self,
+        record: RunRecord,
+        index: Index,
+        first: int,
+        expected: Expectation | None = None,
+        loading: Loading | None = None,
     ) -> None:
         self._record = record
         self._expected = expected
+        self._loading = loading
         self._index = index
         self._next = first
         everything = self._of(metrics.MEMORY_READ)
@@ -94,6 +102,7 @@ class Measurements:
             self._residency(),
             *self._mapped_files(),
             *self._soak(),
+            *self._storage(),
             *self._timelines(),
         )
         spoiled = confounders(record)
@@ -414,6 +423,44 @@ class Measurements:
         named = [case.name for case in run.plan] + [left.case for left in run.left_out]
         asked = any(name.startswith("file") for name in named)
         return (self._missing("Files read as memory", "file"),) if asked else ()
+
+    def _storage(self) -> tuple[Figure | Absent, ...]:
+        """Nothing where the run knows no storage at all, as those of earlier versions."""
+        if not storage_figures.known(self._record):
+            return ()
+        found: list[Figure | Absent] = []
+        draw: Callable[[int], Figure | None]
+        for title, case, draw in (
+            ("Storage", "direct", lambda n: storage_figures.sweep(self._index, n)),
+            (
+                "How long loading takes",
+                "direct",
+                lambda n: storage_figures.load(self._loading, self._index, n),
+            ),
+            (
+                "Storage in the course of a long read",
+                "course",
+                lambda n: storage_figures.course(self._index, n),
+            ),
+        ):
+            figure = draw(self._next)
+            self._next += figure is not None
+            found.append(figure or self._missing_storage(title, case))
+        return tuple(found)
+
+    def _missing_storage(self, title: str, case: str) -> Absent:
+        """As `_missing`, of this probe alone, whose cases carry the number of their place."""
+        probe = storage_figures.PROBE
+        kinds = (case, "refused", "*")
+        for outcome in self._record.outcomes:
+            if outcome.probe == probe and outcome.case.partition(".")[2].startswith(kinds):
+                why = outcome.reason or next((one.reason for one in outcome.metrics if one.reason), None)
+                link = self._index.case_link(probe, outcome.case)
+                return Absent(title, words.STATES[outcome.state], why or "no figure was stored", link)
+        for left in self._record.run.left_out:
+            if left.probe == probe and (left.case == "*" or left.case.partition(".")[2].startswith(kinds)):
+                return Absent(title, "not run", left.reason, self._index.gaps.get(f"{probe}/{left.case}"))
+        return Absent(title, "not run", "no case of this run measures it", None)
 
     def _residency(self) -> Figure | Absent:
         figure = residency_figure.residency(self._record, self._index, self._next)

@@ -26,7 +26,7 @@ from k3gate.records import (
     StepResult,
     Verdict,
 )
-from k3gate.reports import charts, machine, replay_figures, words
+from k3gate.reports import charts, machine, replay_figures, storage_figures, words
 from k3gate.reports.evidence import Index, Link, SampleRow
 from k3gate.reports.figures import Figure
 from k3gate.reports.first import decision, first_page
@@ -40,6 +40,7 @@ from k3gate.units import NBSP
 if TYPE_CHECKING:
     from k3gate.analysis.expectation import Expectation
     from k3gate.analysis.ladder import Rung
+    from k3gate.analysis.loading import Loading
 
 
 GAP = f" {NBSP}"
@@ -83,16 +84,18 @@ def render(
     criteria_text: str,
     target_text: str,
     expected: Expectation | None = None,
+    loading: Loading | None = None,
     earlier: Sequence[Judgement] = (),
 ) -> str:
     """The page as text. Everything from the record is escaped; an unknown value is a word.
 
     `expected`: what the decode replay lets one expect of the target's layout; None where the run says nothing of it.
+    `loading`: how long a load of the target's weights takes; None where storage was not measured.
     `earlier`: the other judgements of this run, oldest first; `gate` itself may be among them.
     """
     index = Index(record, gate)
     found = gaps(record, gate, index)
-    measured = Measurements(record, index, first=2, expected=expected)
+    measured = Measurements(record, index, first=2, expected=expected, loading=loading)
     parts = replay_figures.fitting_link(expected, measured.items)
     context = {
         "record": record,
@@ -110,7 +113,7 @@ def render(
         "ladder_tokens": any(rung.tokens_per_s is not None for rung in rungs),
         "measurements": measured.items,
         "is_figure": lambda item: isinstance(item, Figure),
-        "undrawn": undrawn(gate, index, replayed=measured.replayed),
+        "undrawn": undrawn(gate, index, replayed=measured.replayed, stored=storage_figures.known(record)),
         "others": [row for row in index.samples if not _drawn(row)],
         "findings": findings(record),
         "steps_lead": steps_lead(gate),
@@ -277,6 +280,8 @@ _DRAWN = tuple(
         *(registry.KERNEL_PEAK, registry.KERNEL_PER_CYCLE, registry.KERNEL_PEER),
         *(registry.REPLAY_RATE, registry.REPLAY_BANDWIDTH, registry.REPLAY_PART),
         *(registry.REPLAY_BYTES, registry.REPLAY_CROSSED),
+        *(registry.STORAGE_READ, registry.STORAGE_CPU, registry.STORAGE_PEER, registry.STORAGE_LOADER),
+        *(registry.STORAGE_CACHED, registry.STORAGE_HASH, registry.STORAGE_STEADY, registry.STORAGE_COURSE),
     )
 )
 
@@ -297,15 +302,18 @@ _FIGURES = {
     "prototype.load_time": "load time",
 }
 _REPLAYED = ("roofline.replay", "roofline.skew")
+_OF_STORAGE = ("roofline.storage", "prototype.load_time")
 
 
-def undrawn(gate: GateResult, index: Index, *, replayed: bool) -> list[tuple[str, Link]]:
-    """Figures that this run has no data for, with the gap that says why. `replayed`: those say so themselves."""
+def undrawn(gate: GateResult, index: Index, *, replayed: bool, stored: bool) -> list[tuple[str, Link]]:
+    """Figures that this run has no data for, with the gap that says why. `replayed`, `stored`: those of the replay and
+    of storage say so themselves."""
+    said = (_REPLAYED if replayed else ()) + (_OF_STORAGE if stored else ())
     unseen = {check.id for step in gate.steps for check in step.checks if check.observed is None}
     return [
         (title, index.gaps[name])
         for name, title in _FIGURES.items()
-        if name in unseen & set(index.gaps) and not (replayed and name in _REPLAYED)
+        if name in unseen & set(index.gaps) and name not in said
     ]
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from markupsafe import Markup
 
 from k3gate import units
-from k3gate.analysis import replay
+from k3gate.analysis import replay, replayed
 from k3gate.analysis.expectation import Expectation
-from k3gate.analysis.replay import PARTS, SelfTest, Step
+from k3gate.analysis.replay import SelfTest
+from k3gate.analysis.replayed import PARTS, Step
 from k3gate.metrics import REPLAY_PART
 from k3gate.model import k3
 from k3gate.records import RunRecord, State
@@ -96,7 +98,8 @@ def token(found: Expectation | None, index: Index, number: int) -> Figure | None
         "in the miniature, times its share in the whole; the middle of the interval",
         source=f"Assumed: {'; '.join(prediction.assumptions)}. The interval holds the scatter of the rounds and an "
         f"allowance of a factor of {replay.ALLOWANCE:g} either way ({replay.BATCH_ALLOWANCE:g} to another batch). "
-        f"{found.held}{doubt}{_beyond(found)} {_miniature(prediction.base)}. {proof_line(rows[:1])}",
+        f"{found.held}{doubt}{_beyond(found)} {found.published} {_miniature(prediction.base)}. "
+        f"{proof_line(rows[:1])}{_routers(rows[:1])}",
         links=ends(rows),
         plot=_stack(shown, prediction.seconds, total, unit, scale),
         head=("Part", "Of a token's time", unit, "Share", "GB", "GB/s", "Of the read rate", "State"),
@@ -118,6 +121,25 @@ def token(found: Expectation | None, index: Index, number: int) -> Figure | None
             for part, (start, share) in zip(shown, starts, strict=True)
         ),
     )
+
+
+_ROUTER = re.compile(
+    r"the router itself chooses (\d{1,6}) of the (\d{1,6}) experts .{1,40}? near ties in (\d{1,6}) of (\d{1,6})"
+)
+
+
+def _routers(rows: Sequence[SampleRow]) -> str:
+    """How far the router agrees with float64, of the proof that these figures carry; empty where it does not say."""
+    proofs = (proof for row in rows for proof in row.metric.proofs if proof.name == "model_reference")
+    for proof in proofs:
+        found = _ROUTER.search(proof.detail[:1000])
+        if found:
+            agreed, of, tied, choices = found.groups()
+            return (
+                f" Router of the reduced model: {agreed} of {of} experts as float64 chooses them, near ties in {tied} "
+                f"of {choices} choices; what is timed has its experts forced."
+            )
+    return ""
 
 
 def _streamed(seconds: float, size: float, read: float | None) -> tuple[str, str, str]:
@@ -189,6 +211,9 @@ def _miniature(step: Step) -> str:
         value = step.label(name)
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1e6:
             parts.append(f"{name} {value:g}")
+    fitted = step.text("fitted_from")
+    if fitted is not None:
+        parts.append(f"fitted from {fitted}")
     return f"Replayed: {', '.join(parts)}"
 
 
@@ -197,7 +222,7 @@ def _miniature(step: Step) -> str:
 
 def factors(record: RunRecord, index: Index, number: int) -> Figure | None:
     """The miniature's rate by case, each beside the base case; None where the base case gave none."""
-    found = [one for one in replay.steps(record) if one.measured]
+    found = [one for one in replayed.steps(record) if one.measured]
     base = next((one for one in found if one.label("factor") == "base"), None)
     if base is None:
         return None
@@ -236,7 +261,7 @@ def _factor_row(one: Step, base: Step, place: charts.Scale, row: SampleRow | Non
     parts = [charts.band(0, place(one.tokens_per_s), "25%", "50%", "f-data" if one is base else "f-data2")]
     if one.interval is not None:
         parts.append(charts.whisker(place(one.interval[0]), place(one.interval[1]), "wi"))
-    ratio, interval = replay.against(one, base)
+    ratio, interval = replayed.against(one, base)
     return BarRow(
         title=_named(one),
         sub="",
@@ -302,9 +327,10 @@ def _base_line(base: Step) -> str:
         "single": "one node",
     }.get(str(base.label("placement")), "placement not stated")
     trunk = "no trunk" if base.label("trunk") == "gpu" else f"trunk in {str(base.label('trunk')).upper()}"
+    many = "one sequence" if base.number("batch") == 1 else f"{base.counted('batch')} sequences"
     return (
         f"Base case: {base.counted('threads')} threads, {base.counted('layers')} layers of "
-        f"{base.counted('experts')} experts, {trunk}, {where}, one sequence, context {base.counted('context')}."
+        f"{base.counted('experts')} experts, {trunk}, {where}, {many}, context {base.counted('context')}."
     )
 
 
@@ -315,7 +341,7 @@ def _finding(base: Step, cases: Sequence[Step]) -> tuple[str, list[Step]]:
     alone = next((one for one in placed if one.label("placement") == "single"), None)
     if alone is not None:
         whole = max((one for one in (base, *placed) if one is not alone), key=lambda one: one.tokens_per_s)
-        ratio, interval = replay.against(whole, alone)
+        ratio, interval = replayed.against(whole, alone)
         both = f"{units.significant(whole.tokens_per_s)} against {units.significant(alone.tokens_per_s)} tokens/s"
         if interval[1] < 1:
             return f"The whole machine decodes slower than one node alone: {both}", [whole, alone]
@@ -327,8 +353,8 @@ def _finding(base: Step, cases: Sequence[Step]) -> tuple[str, list[Step]]:
         )
     same = [one for one in cases if one.label("factor") in ("trunk", "context", "routing", "pages")]
     if same:
-        most = max(same, key=lambda one: abs(math.log(replay.against(one, base)[0])))
-        times = units.significant(replay.against(most, base)[0], 2)
+        most = max(same, key=lambda one: abs(math.log(replayed.against(one, base)[0])))
+        times = units.significant(replayed.against(most, base)[0], 2)
         return f"Changed most by “{_lower(_named(most))}”: {times} times the rate of the base case", [
             most,
             base,
@@ -340,7 +366,7 @@ def _finding(base: Step, cases: Sequence[Step]) -> tuple[str, list[Step]]:
 
 def _left_out(record: RunRecord) -> str:
     """Cases without a rate, by their reason."""
-    good = {one.outcome.case for one in replay.steps(record) if one.measured}
+    good = {one.outcome.case for one in replayed.steps(record) if one.measured}
     reasons: dict[str, list[str]] = {}
     for outcome in record.outcomes:
         if outcome.probe == PROBE and outcome.case not in good:
@@ -365,20 +391,14 @@ def against_itself(record: RunRecord, index: Index, number: int) -> Figure | Non
     tests = sorted(replay.self_tests(record), key=lambda one: _order_of_factor(one.case))[:_MOST_CASES]
     if not tests:
         return None
-    good = sum(one.inside for one in tests)
-    title = (
-        f"The prediction held in {'all' if good == len(tests) and good > 1 else words.small(good)} of "
-        f"{words.count(len(tests), 'case')} that it was held against"
-    )
-    if len(tests) == 1:
-        title = f"The prediction {'held' if good else 'failed'} in the one case that it was held against"
+    title = _held([one for one in tests if one.counts])
     reach = max(max(_reach(one) for one in tests), 1.5)
     place = charts.scale(1 / reach, reach, log=True, start=4, end=96)
     rows = [row for one in tests if (row := _rate_row(index, one.case)) is not None]
     return Figure(
         anchor="fig-self",
         number=number,
-        title=doubted(title, rows),
+        title=title,
         subtitle="Decode rate of the miniature by the middle of what the base case predicts for it, logarithmic; "
         "dashed: the predicted interval; disc: measured, with its 95 % interval over rounds",
         source="The whole of K3 is predicted in the same way, and the check of the replay passes where these cases "
@@ -388,6 +408,19 @@ def against_itself(record: RunRecord, index: Index, number: int) -> Figure | Non
         axis=charts.cell(_ratio_axis(place, reach)),
         bars=tuple(_self_row(one, place, index) for one in tests),
     )
+
+
+def _held(tests: Sequence[SelfTest]) -> str:
+    """In how many of the cases that count the prediction held."""
+    good = sum(one.inside for one in tests)
+    if not tests:
+        return (
+            "The prediction was held against no case that counts: all are unstable, or predicted too widely"
+        )
+    if len(tests) == 1:
+        return f"The prediction {'held' if good else 'failed'} in the one case that it was held against"
+    which = "all" if good == len(tests) else words.small(good)
+    return f"The prediction held in {which} of {words.count(len(tests), 'case')} that it was held against"
 
 
 def _reach(test: SelfTest) -> float:
@@ -422,10 +455,15 @@ def _self_row(test: SelfTest, place: charts.Scale, index: Index) -> BarRow:
         title=_named(case),
         sub="",
         chart=charts.cell(parts),
-        figures=(units.significant(case.tokens_per_s), told, "inside" if test.inside else "outside"),
+        figures=(units.significant(case.tokens_per_s), told, _verdict(test)),
         link=row.link if row is not None else index.case_link(case.outcome.probe, case.outcome.case),
         state=words.STATES[case.rate.state],
     )
+
+
+def _verdict(test: SelfTest) -> str:
+    where = "inside" if test.inside else "outside"
+    return where if test.counts else f"{where}, not counted"
 
 
 def _rows_of(index: Index, steps: Sequence[Step]) -> list[SampleRow]:

@@ -27,6 +27,7 @@ def main() -> int:
         probes,
         probes / "decode",
         probes / "gemm",
+        probes / "storage",
         ROOT / "k3gate" / "model" / "checkpoint" / "native",
     )
     sources = [source for folder in folders for source in sorted(folder.glob("*.cpp"))]

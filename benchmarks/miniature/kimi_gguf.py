@@ -2,7 +2,8 @@
 
 What its converter folds is folded here too, always in F32: the norm and the projection of each mix of the residual
 become their product, A_log becomes -exp(A_log) of the heads that exist. kv_b_proj is split by heads into keys,
-transposed, and values, which must not round again: its blocks are square. There is no tokenizer: tokens are numbers.
+transposed, and values, which must not round again: its blocks are square. Without `letters` there is no tokenizer:
+tokens are numbers.
 """
 
 from __future__ import annotations
@@ -46,10 +47,17 @@ class _Tensor(NamedTuple):
     bytes: Callable[[Weights], NDArray[np.uint8]]
 
 
-def write(path: Path, shape: Shape, weights: Weights, types: Types) -> None:
-    """Write the file, a tensor at a time: `weights`, of these types, may make each when it is asked for."""
+def write(path: Path, shape: Shape, weights: Weights, types: Types, letters: bool = False) -> None:
+    """Write the file, a tensor at a time: `weights`, of these types, may make each when it is asked for.
+
+    `letters`: with a vocabulary of bytes, for a server; else tokens are numbers.
+    """
     writer = gguf.GGUFWriter(path, KIMI_K3)
     _describe(writer, shape)
+    if letters:
+        _spell(writer, shape)
+    else:
+        writer.add_tokenizer_model("no_vocab")
     tensors = list(_tensors(shape, types))
     for one in tensors:
         kind = _TYPES[one.type]
@@ -67,7 +75,6 @@ def write(path: Path, shape: Shape, weights: Weights, types: Types) -> None:
 
 def _describe(writer: gguf.GGUFWriter, shape: Shape) -> None:
     writer.add_name("miniature")
-    writer.add_tokenizer_model("no_vocab")
     numbers = {
         "vocab_size": shape.vocabulary,
         "context_length": _CONTEXT,
@@ -107,6 +114,29 @@ def _describe(writer: gguf.GGUFWriter, shape: Shape) -> None:
     # A layer without keys and values of heads is a recurrent one.
     heads = [int(shape.is_mla(layer)) for layer in range(shape.layers)]
     writer.add_array(f"{KIMI_K3}.attention.head_count_kv", heads)
+
+
+def _spell(writer: gguf.GGUFWriter, shape: Shape) -> None:
+    """A token for each byte, three marks before them, and what is left of the vocabulary unused."""
+    marks = {
+        b"<unk>": gguf.TokenType.UNKNOWN,
+        b"<s>": gguf.TokenType.CONTROL,
+        b"</s>": gguf.TokenType.CONTROL,
+    }
+    names = [*marks, *(b"<0x%02X>" % byte for byte in range(256))]
+    kinds = [*marks.values(), *[gguf.TokenType.BYTE] * 256]
+    if shape.vocabulary < len(names):
+        raise ValueError(f"a vocabulary of {shape.vocabulary} has no room for {len(names)} tokens")
+    rest = shape.vocabulary - len(names)
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([*names, *(b"<unused%d>" % number for number in range(rest))])
+    writer.add_token_scores([0.0] * shape.vocabulary)
+    writer.add_token_types([*kinds, *[gguf.TokenType.UNUSED] * rest])
+    writer.add_unk_token_id(0)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_add_bos_token(False)
+    writer.add_chat_template("{% for message in messages %}{{ message['content'] }}{% endfor %}")
 
 
 def _tensors(shape: Shape, types: Types) -> Iterator[_Tensor]:

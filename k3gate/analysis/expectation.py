@@ -11,6 +11,8 @@ from k3gate.analysis.replay import Prediction, SelfTest
 from k3gate.records import RunRecord, State
 from k3gate.units import listed, significant
 
+_WIDE = "predicted too widely to fail"
+
 
 @frozen
 class Expectation:
@@ -28,9 +30,14 @@ class Expectation:
     limit: Limit | None
 
     @property
+    def counted(self) -> tuple[SelfTest, ...]:
+        """Cases of the run that hold it to account."""
+        return tuple(one for one in self.tests if one.counts)
+
+    @property
     def missed(self) -> tuple[SelfTest, ...]:
-        """Cases of the run for which the prediction was wrong."""
-        return tuple(one for one in self.tests if not one.inside)
+        """Those for which the prediction was wrong."""
+        return tuple(one for one in self.tests if one.missed)
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -43,19 +50,50 @@ class Expectation:
             found.append(f"it is too wide: its upper end is {wide} times its lower")
         if self.missed:
             found.append(f"it failed its own test in {listed(one.case.outcome.case for one in self.missed)}")
+        lost = replay.not_kept(self.prediction.base)
+        if lost is not None:
+            found.append(f"the trace was replayed otherwise than it is, {lost}")
         return tuple(found)
 
     @property
     def held(self) -> str:
-        """Whether it held against itself in this run, as a sentence."""
+        """Whether it held against itself in this run, as a sentence or two."""
         if not self.tests:
             return "It was not held against itself in this run; profile standard does so."
-        good = len(self.tests) - len(self.missed)
-        names = listed(one.case.outcome.case for one in self.tests)
-        which = "all" if good == len(self.tests) else "none" if not good else f"{good}"
-        if len(self.tests) == 1:
-            return f"Held against itself in this run ({names}), it {'held' if good else 'failed'}."
-        return f"Held against itself in {len(self.tests)} cases of this run ({names}), it held in {which}."
+        good = len(self.counted) - len(self.missed)
+        names = listed(one.case.outcome.case for one in self.counted)
+        which = "all" if good == len(self.counted) else "none" if not good else f"{good}"
+        if not self.counted:
+            told = "No case of this run holds it to account."
+        elif len(self.counted) == 1:
+            told = f"Held against itself in this run ({names}), it {'held' if good else 'failed'}."
+        else:
+            told = (
+                f"Held against itself in {len(self.counted)} cases of this run ({names}), it held in {which}."
+            )
+        idle = [one for one in self.tests if not one.counts]
+        shaky = [one.case.outcome.case for one in idle if one.case.rate.state is not State.OK]
+        wide = [one.case.outcome.case for one in idle if one.case.rate.state is State.OK]
+        idle_told = [
+            f"{listed(names)} ({why})" for names, why in ((shaky, "unstable"), (wide, _WIDE)) if names
+        ]
+        if idle_told:
+            told += f" Counted as nothing: {'; '.join(idle_told)}."
+        return told
+
+    @property
+    def published(self) -> str:
+        """How often predictions held against published results: those of plans, since nobody published a replay."""
+        # Judging a run needs nothing else of plans.
+        from k3gate.analysis.prediction import LEFT_OUT, TESTED
+
+        rows = sum(of for _, of in TESTED.values())
+        inside = sum(held for held, _ in TESTED.values())
+        return (
+            "Nobody has published a result beside such a replay. Predictions of k3gate plan, which rest on paper rates "
+            f"and not on a replay, hold {inside} of {rows} published results, and {sum(LEFT_OUT.values())} of them "
+            "where each machine is predicted by the others (k3gate backtest)."
+        )
 
 
 def expected(record: RunRecord, trunk: str, context: int, batch: int) -> Expectation | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import attrs
 from attrs import frozen
 
-from k3gate.analysis.replay import base_of, steps
+from k3gate.analysis.replayed import base_of, steps
 from k3gate.metrics import (
     EXPERT_READ,
     KERNEL_EXPERT,
@@ -149,7 +149,11 @@ def _replay(record: RunRecord) -> _Reading:
         broken = next((one for one in found if one.label("factor") == "base"), None)
         reading = _machine(record, REPLAY_BANDWIDTH.name, "base", what, factor="base")
         reason = (broken.rate.reason if broken else None) or reading.reason
-        return _Reading(None, None, broken.rate.state if broken else State.NOT_RUN, reason, what)
+        state = broken.rate.state if broken else State.NOT_RUN
+        if broken is not None and broken.measured:
+            reason = reason or "its parts do not add up to a step, or it does not say what it replayed"
+            state = State.FAILED
+        return _Reading(None, None, state, reason, what)
     metric = base.bandwidth
     trunk = str(base.label("trunk"))
     detail = (

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from attrs import frozen
 
-from k3gate.analysis.replay import STREAMING, Prediction
+from k3gate.analysis.replay import Prediction
+from k3gate.analysis.replayed import STREAMING
 
 ALIKE = 0.2
 """Tiers that differ by no more are named together."""

@@ -28,6 +28,8 @@ COMMANDS = {
     "capture": "Write what this machine is to a file that travels.",
     "inspect": "Show what a checkpoint is, and what is wrong with it.",
     "quant": "Hold a converted checkpoint against its source.",
+    "runtimes": "Find installed runtimes, and whether they name Kimi K3.",
+    "prototype": "Measure how fast a running server answers.",
     "probes": "List the probes and what they measure.",
     "runs": "List the stored runs.",
     "show": "Show a stored run: its cases, metrics and proofs.",

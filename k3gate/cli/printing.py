@@ -192,6 +192,7 @@ def print_expectation(found: Expectation | None, result: GateResult | None = Non
     doubt = f"; in doubt: {'; '.join(found.doubts)}" if found.doubts else ""
     told = f"{low} to {high} tokens/s{who}, trunk {where}, context {found.context:,}{doubt}"
     say(wrapped(f"predicted of the whole model, if it fits: {told}", 0))
+    say(wrapped(f"{found.held} {found.published}", 5))
     if found.limit is None:
         return
     shares = ", ".join(f"{TITLES[one.key]} {one.share * 100:.0f} %" for one in found.limit.tiers)

@@ -169,6 +169,7 @@ def command(
         trunk=_trunk(trunk),
         routing=routing,
         storage=paths,
+        store=store_location,
         bmc=bmc,
         minutes=minutes,
         command=printable(shlex.join(["k3gate", *sys.argv[1:]])),

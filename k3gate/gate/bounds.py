@@ -13,7 +13,7 @@ from attrs import evolve, frozen
 
 from k3gate import metrics, topology, units
 from k3gate.gate import hardware
-from k3gate.gate.criteria import Criterion, Relative
+from k3gate.gate.criteria import PATH_LABEL, Criterion, Relative
 from k3gate.gate.judgement import Judgement, badness, unproven
 from k3gate.gate.targets import Target
 from k3gate.probing.outcomes import evidence
@@ -42,9 +42,12 @@ class _Row:
     evidence: str
     metric: Metric
 
-    @property
-    def cell(self) -> Cell:
-        return self.metric.labels.get("cpu_node"), self.metric.labels.get("memory_node")
+    def cell(self, over: str) -> Cell:
+        """What it is of: a CPU node and a memory node, or a path."""
+        labels = self.metric.labels
+        if over == PATH_LABEL:
+            return labels.get(PATH_LABEL), None
+        return labels.get("cpu_node"), labels.get("memory_node")
 
 
 @frozen
@@ -72,12 +75,12 @@ def judge(criterion: Criterion, record: RunRecord, target: Target) -> Judgement:
         if settled is not None:
             return unproven(f"No evidence about the hardware: {doubt}. Seen here: {settled.reason}")
     rows = _rows(record, declaration.name, criterion.where)
-    if criterion.over is not None:
+    if criterion.over not in (None, PATH_LABEL):
         main = {node.id for node in topology.main_nodes(record.inventory)}
         rows = [row for row in rows if row.metric.labels.get("memory_node") in main]
     cells: dict[Cell, list[_Row]] = {}
     for index, row in enumerate(rows):
-        cells.setdefault(row.cell if criterion.over else (index, None), []).append(row)
+        cells.setdefault(row.cell(criterion.over) if criterion.over else (index, None), []).append(row)
     judged = [_judge_cell(criterion, declaration, variants, record, target) for variants in cells.values()]
     lacking = sorted(_expected(criterion, record) - set(cells), key=str)
     if lacking or not rows:
@@ -126,7 +129,7 @@ def _agrees(labels: Labels, key: str, value: Scalar) -> bool:
 
 def _expected(criterion: Criterion, record: RunRecord) -> set[Cell]:
     """The cells that the inventory promises: real node ids, only where there are CPUs and memory."""
-    if criterion.over is None:
+    if criterion.over in (None, PATH_LABEL):
         return set()
     readers = [node.id for node in record.inventory.numa.nodes if node.cpus]
     holders = [node.id for node in topology.main_nodes(record.inventory)]
@@ -167,8 +170,12 @@ def _missing(
 
 def _could_give(case: str, criterion: Criterion, lacking: list[Cell]) -> bool:
     """Whether a case's name says that it measures what is lacking: "read.node0.node1", "read.*.node1"."""
-    if case == "all":  # a probe that cannot measure here at all
+    if case in ("all", "*"):  # a probe that cannot measure here at all
         return True
+    if (criterion.metric or "").startswith("storage."):
+        told = case.partition(".")[2]
+        wanted = "course" if criterion.metric == metrics.STORAGE_STEADY.name else "direct"
+        return told.startswith((wanted, "refused", "file", "*"))
     family = "latency" if (criterion.metric or "").startswith("memory.latency.") else "read"
     if lacking:
         return any(fnmatchcase(f"{family}.node{reader}.node{holder}", case) for reader, holder in lacking)
@@ -346,6 +353,10 @@ def _place(metric: Metric) -> str:
     labels = metric.labels
     if labels.get("scope") == "machine" and metric.name.startswith(_BANDWIDTH):
         return "Whole machine"
+    if labels.get(PATH_LABEL) is not None:
+        threads, depth = labels.get("threads"), labels.get("depth")
+        how = f", {units.count(threads, 'thread')} with {depth} under way" if isinstance(threads, int) else ""
+        return f"{labels[PATH_LABEL]} ({labels.get('lies_on')}{how})"
     if labels.get("cpu_node") is None:
         declaration = metrics.find(metric.name)
         return declaration.title if declaration else metric.name

@@ -29,7 +29,7 @@ RULES = (
     *("evidence", "licence", "conversion", "steps"),
 )
 """What is no bound, by name; `k3gate.gate.rules` and `modules` have the code of each."""
-INSTEAD = ("replay",)
+INSTEAD = ("replay", "load_time", "unnamed_storage")
 """What a check can say where its metric was not measured."""
 SETTLED_BY = ("one_memory_node",)
 """Facts of the inventory that pass a check without a measurement."""
@@ -39,9 +39,12 @@ CONVERTED_PARTS = ("routed_experts", "trunk")
 """What of a converted file has a bound of its own."""
 CELL_LABELS = ("cpu_node", "memory_node")
 """Labels over which the worst can be taken; the inventory says which values must be there."""
+PATH_LABEL = "path"
+"""Another one: of a place that was named, the best way to read it counts."""
 PROOFS = (
     *("placement", "page_size", "pinned", "checksum", "working_set"),
     *("kernel_reference", "timed_output"),
+    *("uncached", "from_drives", "written", "incompressible"),
 )
 
 _KEYS = (
@@ -259,8 +262,9 @@ def _bound(table: Table, metric: str) -> dict[str, Any]:
     over = table.optional_text("over")
     if over is not None:
         over = over.removeprefix("worst of ")
-        if f"worst of {over}" != table.data["over"] or over not in CELL_LABELS:
-            raise table.refuse("over", f'must read "worst of LABEL" with one of {", ".join(CELL_LABELS)}')
+        known = (*CELL_LABELS, PATH_LABEL)
+        if f"worst of {over}" != table.data["over"] or over not in known:
+            raise table.refuse("over", f'must read "worst of LABEL" with one of {", ".join(known)}')
     settled = table.choice("settled_by", SETTLED_BY) if "settled_by" in table.data else None
     return {
         "metric": metric,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from attrs import evolve
 
-from k3gate.gate import bounds, kernels, modules, replay, rules, sustained, waivers, watched
+from k3gate.gate import bounds, kernels, modules, replay, rules, storage, sustained, waivers, watched
 from k3gate.gate.criteria import Criteria, Criterion
 from k3gate.gate.judgement import Judgement, badness, unproven, worst
 from k3gate.gate.steps import STEPS, Step
@@ -143,9 +143,11 @@ def _judge(entry: Criterion, record: RunRecord, target: Target, decided: Mapping
 
 def _or_instead(judged: Judgement, entry: Criterion, record: RunRecord, target: Target) -> Judgement:
     """Where a metric was not measured, what else the run says of it; the verdict stays."""
-    if entry.instead != "replay" or judged.verdict is not Verdict.UNPROVEN or judged.observed is not None:
+    says = {"replay": replay.instead, "load_time": storage.instead, "unnamed_storage": storage.unnamed}
+    say = says.get(entry.instead or "")
+    if say is None or judged.verdict is not Verdict.UNPROVEN or judged.observed is not None:
         return judged
-    told = replay.instead(record, target)
+    told = say(record, target)
     return judged if told is None else evolve(judged, reason=f"{judged.reason} {told}")
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
+
 from attrs import evolve
 
 from k3gate.analysis import replay
 from k3gate.analysis.replay import Prediction, SelfTest
+from k3gate.analysis.replayed import Step, base_of, steps
 from k3gate.gate import hardware
 from k3gate.gate.judgement import Judgement, unproven
 from k3gate.gate.targets import Target
@@ -22,17 +25,9 @@ def reaches(record: RunRecord, target: Target) -> Judgement:
     """The predicted rate of the whole model against the target's. A pass needs a prediction that was itself tested."""
     wanted = target.decode_tokens_per_s or 0.0
     bound = Bound(wanted, None)
-    base = replay.base_of(replay.steps(record))
-    if base is None:
-        return _none(record, bound)
     prediction = predicted(record, target)
     if prediction is None:
-        return unproven(
-            f"The run replayed the trunk as {base.label('trunk')}, and the target lays it out as {target.trunk}: "
-            "nothing follows from one for the other.",
-            (base.key,),
-            remedy=f"Run `k3gate run --trunk {target.trunk}`.",
-        )
+        return _nothing(record, target, bound)
     tests = replay.self_tests(record)
     told = f"The replay predicts {told_interval(prediction.interval)} a sequence, {significant(wanted)} are asked"
     judged = Judgement(
@@ -48,7 +43,7 @@ def reaches(record: RunRecord, target: Target) -> Judgement:
     if beyond is not None:
         verdict, why, remedy = Verdict.UNPROVEN, beyond, None
     else:
-        verdict, why, remedy = _decide(prediction, tests, wanted, target)
+        verdict, why, remedy = _decide(record, prediction, tests, wanted, target)
     doubt = hardware.doubt(record.inventory)
     if doubt is not None:
         return _with(
@@ -69,31 +64,31 @@ def _beyond(record: RunRecord, target: Target) -> str | None:
         return (
             f"it is of one machine, and the target is {target.nodes}: the network between them is not in it"
         )
-    found = [one for one in replay.steps(record) if one.usable]
+    found = [one for one in steps(record) if one.usable]
     batch = max((one.number("batch") for one in found), default=0)
     if target.decode_batch > batch:
         return (
             f"at most {count(batch, 'sequence')} were replayed together, and {target.decode_batch} are asked"
         )
     context = max((one.number("context") for one in found), default=0)
-    if target.context > context:
+    if target.trunk != "gpu" and target.context > context:
         return f"contexts up to {context:,} were replayed, and {target.context:,} are asked"
     return None
 
 
 def _decide(
-    prediction: Prediction, tests: tuple[SelfTest, ...], wanted: float, target: Target
+    record: RunRecord, prediction: Prediction, tests: tuple[SelfTest, ...], wanted: float, target: Target
 ) -> tuple[Verdict, str, str | None]:
     """(verdict, why, remedy where it is not the criterion's own)."""
     standard = "Run `k3gate run --profile standard`, which holds the prediction against itself."
-    missed = [one for one in tests if not one.inside]
-    # A prediction that was too low for cases of its own run may be too low for the whole.
-    if prediction.high < wanted and not any(one.case.tokens_per_s > one.predicted.high for one in missed):
+    # A prediction that was too low for cases of its own run, however these scatter, may be too low for the whole.
+    if prediction.high < wanted and not any(one.case.tokens_per_s > one.predicted.high for one in tests):
         return Verdict.FAIL, "even the upper end is below that", None
     if prediction.base.rate.state is State.UNSTABLE:
         return Verdict.UNPROVEN, f"its figures are unstable ({prediction.base.rate.reason})", None
     if not prediction.narrow:
         return Verdict.UNPROVEN, "the interval is wider than a factor of 2", None
+    missed = [one for one in tests if one.missed]
     if missed:
         names = listed(_miss(one) for one in missed)
         return Verdict.UNPROVEN, f"the prediction failed its own test ({names})", None
@@ -102,15 +97,25 @@ def _decide(
     if target.trunk == "gpu":
         why = "of what CPU memory does alone: GPUs and their links, which hold the trunk, take time besides"
         return Verdict.UNPROVEN, why, "Measure a running runtime."
+    lost = replay.not_kept(prediction.base)
+    if lost is not None:
+        return Verdict.UNPROVEN, f"the trace was replayed otherwise than it is: {lost}", None
+    base = base_of(steps(record))
+    if base is None:
+        why = f"there is no base case to hold it against itself by{_told(record)}"
+        return Verdict.UNPROVEN, why, standard
     if not tests:
         return Verdict.UNPROVEN, "the prediction was not held against itself in this run", standard
-    if tests[0].predicted.base.label("trunk") != target.trunk:
-        why = f"it was held against itself with a trunk in {tests[0].predicted.base.label('trunk')} alone"
+    if base.label("trunk") != target.trunk:
+        why = f"it was held against itself with a trunk in {base.label('trunk')} alone"
         return Verdict.UNPROVEN, why, f"Run `k3gate run --profile standard --trunk {target.trunk}`."
-    # A case that scatters falls into any interval by luck.
-    good = [one for one in tests if one.case.rate.state is State.OK]
-    if {one.case.label("factor") for one in good} != {"deep", "batch"}:
+    good = [one for one in tests if one.counts]
+    kinds = {one.case.label("factor") for one in good}
+    if not kinds >= {"deep", "batch"}:
         why = "it needs a deeper miniature and another batch, both stable, to be held against itself"
+        return Verdict.UNPROVEN, why, standard
+    if target.context != base.number("context") and "context" not in kinds:
+        why = f"contexts beside {base.counted('context')} need another one, stable, that it was held against itself for"
         return Verdict.UNPROVEN, why, standard
     return (
         Verdict.PASS,
@@ -131,9 +136,9 @@ def uneven(record: RunRecord) -> Judgement:
     found = replay.skew(record)
     bound = Bound(LEAST_UNDER_SKEW, None)
     if found is None:
-        return _none(record, bound)
+        return _no_skew(record, bound)
     told = (
-        f"With skew {found.uneven.label('skew')} and reuse {found.uneven.label('reuse')} the replay keeps "
+        f"With skew {found.uneven.figure('skew')} and reuse {found.uneven.figure('reuse')} the replay keeps "
         f"{significant(found.ratio)} of its rate under uniform routing ({significant(found.interval[0])} to "
         f"{significant(found.interval[1])})"
     )
@@ -174,8 +179,16 @@ def instead(record: RunRecord, target: Target) -> str | None:
         return None
     if target.nodes > 1:
         return None
-    shaky = prediction.base.rate.state is State.UNSTABLE or not prediction.narrow
-    doubt = "; its figures scatter too much to be relied on" if shaky else ""
+    doubts = []
+    if prediction.base.rate.state is State.UNSTABLE or not prediction.narrow:
+        doubts.append("its figures scatter too much to be relied on")
+    missed = [one.case.outcome.case for one in replay.self_tests(record) if one.missed]
+    if missed:
+        doubts.append(f"it failed its own test in {listed(missed)}")
+    beyond = _beyond(record, target)
+    if beyond is not None:
+        doubts.append(beyond)
+    doubt = "".join(f"; {one}" for one in doubts)
     if target.trunk == "gpu":
         return (
             f"Of a replay, not of a runtime: CPU memory alone allows {told_interval(prediction.interval)} a sequence, "
@@ -205,16 +218,85 @@ def _with(judged: Judgement, verdict: Verdict, reason: str, remedy: str | None =
     return evolve(judged, verdict=verdict, reason=reason, remedy=remedy)
 
 
+def _nothing(record: RunRecord, target: Target, bound: Bound) -> Judgement:
+    """Why nothing follows from the run for this target."""
+    found = [one for one in steps(record) if one.measured]
+    if not found:
+        return _none(record, bound)
+    base = next((one for one in found if one.label("factor") == "base"), found[0])
+    if any(one.usable for one in found) and base.label("trunk") != target.trunk:
+        return unproven(
+            f"The run replayed the trunk as {base.text('trunk')}, and the target lays it out as {target.trunk}: "
+            "nothing follows from one for the other.",
+            (base.key,),
+            remedy=f"Run `k3gate run --trunk {target.trunk}`.",
+        )
+    return Judgement(
+        Verdict.UNPROVEN,
+        f"Nothing follows from what was replayed{_told(record) or _UNUSABLE}.",
+        bound=bound,
+        evidence=tuple(one.key for one in found[:_MOST_KEYS]),
+    )
+
+
+_UNUSABLE = ": the parts of a case do not add up to its step, or it does not say what it replayed"
+_MOST_KEYS = 5
+
+
+def _no_skew(record: RunRecord, bound: Bound) -> Judgement:
+    """Why the run holds no two cases that differ by their routing."""
+    found = [one for one in steps(record) if one.measured]
+    if not found:
+        return _none(record, bound)
+    lacking = [
+        name
+        for name, one in (("base", base_of(steps(record))), ("routing.uniform", _uniform(found)))
+        if not one
+    ]
+    because = _told(record, *lacking)
+    why = (
+        f"no usable case {' and '.join(lacking)}"
+        if lacking
+        else "its cases differ by more than their routing"
+    )
+    return Judgement(
+        Verdict.UNPROVEN,
+        f"Uneven routing was not replayed against uniform routing in this run: {why}{because}.",
+        bound=bound,
+        evidence=tuple(one.key for one in found[:_MOST_KEYS]),
+    )
+
+
+def _uniform(found: list[Step]) -> Step | None:
+    return next(
+        (
+            one
+            for one in found
+            if one.usable and (one.label("factor"), one.label("routing")) == ("routing", "uniform")
+        ),
+        None,
+    )
+
+
 def _none(record: RunRecord, bound: Bound) -> Judgement:
-    """Why the run holds no such replay."""
+    """Why the run holds no replay at all."""
+    return Judgement(Verdict.UNPROVEN, f"Not replayed in this run{_told(record)}.", bound=bound)
+
+
+def _told(record: RunRecord, *cases: str) -> str:
+    """The first reason, in brackets, for which a case has no figures, of `cases` where they are named."""
     told = [
-        f"{o.case}: {o.reason}"
+        (o.case, f"{o.case}: {o.reason}")
         for o in record.outcomes
         if o.probe == PROBE and o.reason and not _good(o.state)
     ]
-    told += [f"{one.case}: left out, {one.reason}" for one in record.run.left_out if one.probe == PROBE]
-    because = f" ({told[0]})" if told else ""
-    return Judgement(Verdict.UNPROVEN, f"Not replayed in this run{because}.", bound=bound)
+    told += [
+        (one.case, f"{one.case}: left out, {one.reason}") for one in record.run.left_out if one.probe == PROBE
+    ]
+    first = next((text for name, text in told if not cases or name in (*cases, "*")), None)
+    if first is None and cases:
+        first = next((text for name, text in told if any(fnmatchcase(one, name) for one in cases)), None)
+    return f" ({first})" if first else ""
 
 
 def _good(state: State) -> bool:

@@ -26,10 +26,11 @@ from k3gate.gate import criteria as criteria_module
 from k3gate.gate import targets
 from k3gate.harness import neighbours
 from k3gate.harness.listening import Listener
+from k3gate.harness.scratch import Scratch
 from k3gate.harness.stored import now
 from k3gate.harness.watch import Watch
 from k3gate.harness.watch import notices as notices_of
-from k3gate.host import memory_files, redfish, storage
+from k3gate.host import load_paths, memory_files, redfish, storage
 from k3gate.probing import idle, outcomes, plan, profiles, registry
 from k3gate.probing.execute import CaseDone, CaseStarted, Event, Executor, Heartbeat, Watched, WorkerEnded
 from k3gate.probing.plan import Execution, Plan
@@ -43,6 +44,8 @@ LOAD = "thermal"
 """The probe that loads the whole machine at once."""
 REPLAY = "replay"
 """The probe that replays a trace of routing."""
+LOADING = "storage"
+"""The probe that reads where weights lie."""
 CLOCK_STEP_SECONDS = 2.0
 """Wall clock and monotonic clock may part by this much before it is called a step."""
 
@@ -63,6 +66,7 @@ class Request:
     trunk: str | None = None
     routing: str | None = None
     storage: tuple[str, ...] = ()
+    store: str | None = None
     bmc: str | None = None
     minutes: int | None = None
     command: str | None = None
@@ -94,7 +98,9 @@ def prepare(request: Request) -> Prepared:
         redfish.access(request.bmc)
     target = targets.load(request.target)
     profiles.load(request.profile, minutes=request.minutes)
-    inventory = host.read(name=request.machine_name, paths=storage.asked(request.storage))
+    asked = storage.asked(request.storage)
+    places = asked or _own_place(request)
+    inventory = host.read(name=request.machine_name, paths=places)
     image = target.image(len(topology.main_nodes(inventory)))
     profile = profiles.load(
         request.profile,
@@ -106,6 +112,7 @@ def prepare(request: Request) -> Prepared:
         routing=_routing(request),
         minutes=request.minutes,
         load_alone=request.probes == (LOAD,),
+        load_paths=[load_paths.look(path, asked=bool(asked)) for path in places],
     )
     notices: list[str] = []
     probes = registry.load(request.probes, notices)
@@ -126,6 +133,16 @@ def prepare(request: Request) -> Prepared:
     return Prepared(request, inventory, planned, tuple(notices), own)
 
 
+def _own_place(request: Request) -> tuple[str, ...]:
+    """Where the user names no place of weights: the folder of the store, as k3gate writes there anyway."""
+    if request.probes is not None and LOADING not in request.probes:
+        return ()
+    from k3gate.store import folder_of
+
+    folder = folder_of(request.store)
+    return () if folder is None else (folder,)
+
+
 def _routing(request: Request) -> Routing | None:
     """The trace to replay; raises `UsageError` for a file that is none, or where nothing would replay it."""
     if request.routing is None:
@@ -134,9 +151,10 @@ def _routing(request: Request) -> Routing | None:
         raise UsageError(
             f"--routing is replayed by the probe {REPLAY}, which --probe leaves out: add --probe {REPLAY}"
         )
-    from k3gate.model.routing import reading
+    from k3gate.model.routing import likeness, reading
 
     trace = reading.read(request.routing)
+    likeness.check(trace)
     ids = trace.experts.astype("<i2").tobytes()
     return Routing(
         source=trace.source,
@@ -268,7 +286,12 @@ def measure(store: Store, run: Run, listener: Listener, *, bmc: str | None = Non
     timer = _Timer(run)
     watch = Watch(record.inventory, timer.base, partial(store.add_watched, run.id), access)
     try:
-        with _interruptible(), watch, Executor(record.inventory, started=timer.base) as executor:
+        with (
+            _interruptible(),
+            watch,
+            Scratch(case for execution in left for case in execution.cases) as scratch,
+            Executor(record.inventory, started=timer.base, files=scratch.files) as executor,
+        ):
             for execution in left:
                 listener.execution(execution)
                 _measure_one(store, run, execution, executor, collected, timer, listener, watch)

@@ -95,6 +95,8 @@ def report(store: Store, reference: str, *, criteria: str | None = None, target:
 def page(store: Store, judged: Judged) -> str:
     """The HTML report of a run that was just judged."""
     from k3gate.analysis.ladder import ladder
+    from k3gate.analysis.loading import loading
+    from k3gate.gate.storage import weight_bytes
     from k3gate.reports import page as report_page
 
     record = judged.record
@@ -105,6 +107,7 @@ def page(store: Store, judged: Judged) -> str:
         criteria_text=judged.criteria.text,
         target_text=judged.target.text,
         expected=expectation(record, judged.target),
+        loading=loading(record, weight_bytes(judged.target)),
         earlier=tuple(store.evaluations(record.run.id)),
     )
 

@@ -6,7 +6,7 @@ state between the two: all that `run` needs stands in the case's parameters (JSO
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar, runtime_checkable
 
 from attrs import frozen
@@ -57,6 +57,9 @@ class Context(Protocol):
     """Which round this is, from 0."""
     seconds: float
     """The time that the timed regions of this round may take in all."""
+    files: Mapping[str, int]
+    """Descriptors of files without a name that the run keeps open for its workers, by the folders that a case names in
+    its parameter `scratch`; below 0 where none could be made there: the negative errno."""
 
     @property
     def inventory(self) -> Inventory:

@@ -61,8 +61,9 @@ class Executor:
     """Starts workers for the executions of one run, one at a time.
 
     `started` is the `time.monotonic()` of the run's begin, to which samples are stamped. `references` says
-    where each probe lies ("module:class"); None: where the entry points say. `command` replaces the worker's
-    command line (tests put a hostile one there). Leaving a `with` block stops whatever still runs.
+    where each probe lies ("module:class"); None: where the entry points say. `files`: what workers get
+    as `Context.files`. `command` replaces the worker's command line (tests put a hostile one there). Leaving a `with`
+    block stops whatever still runs.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Executor:
         *,
         started: float | None = None,
         references: Mapping[str, str] | None = None,
+        files: Mapping[str, int] | None = None,
         silence_s: float = SILENCE_SECONDS,
         command: Sequence[str] | None = None,
     ) -> None:
@@ -78,6 +80,7 @@ class Executor:
             references = {listing.name: listing.value for listing in registry.installed()}
         self._references = references
         self._inventory = plain(inventory)
+        self._files = dict(files or {})
         self._started = time.monotonic() if started is None else started
         self._silence_s = silence_s
         self._command = command or (sys.executable, "-P", "-m", "k3gate.probing.worker")
@@ -103,6 +106,7 @@ class Executor:
                 "round": execution.round,
                 "cases": [plain(case) for case in pending],
                 "inventory": self._inventory,
+                "files": self._files,
                 "started": self._started,
                 "parent": os.getpid(),
             }

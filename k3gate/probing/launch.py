@@ -25,7 +25,10 @@ SIGNAL_WORDS: Mapping[int, str] = {
 def start(
     command: Sequence[str], request: dict[str, Any]
 ) -> tuple[subprocess.Popen[bytes], BinaryIO, BinaryIO]:
-    """The process, the pipe of its results and that of our go-ahead; raises `OSError` where none starts."""
+    """The process, the pipe of its results and that of our go-ahead; raises `OSError` where none starts.
+
+    Of the request's `files` it gets the descriptors, under the same numbers.
+    """
     with contextlib.ExitStack() as on_failure, contextlib.ExitStack() as always:
 
         def pipe(ours: int) -> tuple[int, int]:
@@ -47,7 +50,7 @@ def start(
             stdin=file,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            pass_fds=tuple(ends.values()),
+            pass_fds=(*ends.values(), *(file for file in request.get("files", {}).values() if file >= 0)),
             start_new_session=True,
             env=_environment(),
             bufsize=0,

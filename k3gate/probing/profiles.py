@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from k3gate.errors import UsageError
-from k3gate.records import MemoryFile, Profile, Routing
+from k3gate.records import LoadPath, MemoryFile, Profile, Routing
 
 SECONDS: Mapping[str, float] = MappingProxyType(
     {"smoke": 20.0, "quick": 180.0, "standard": 1200.0, "soak": 1800.0}
@@ -38,6 +38,7 @@ def load(
     routing: Routing | None = None,
     minutes: int | None = None,
     load_alone: bool = False,
+    load_paths: Sequence[LoadPath] = (),
 ) -> Profile:
     """The profile `name`; `UsageError` where it is unknown.
 
@@ -67,6 +68,7 @@ def load(
         trunk=trunk,
         routing=routing,
         load_s=load,
+        load_paths=tuple(load_paths),
     )
 
 

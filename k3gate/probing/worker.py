@@ -17,7 +17,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from k3gate.documents import plain
@@ -117,8 +117,10 @@ class WorkerContext:
         results: Results,
         shared: Shared,
         doc: Any,
+        files: Mapping[str, int],
     ) -> None:
         self.round = round_
+        self.files = files
         self.seconds = max(0.0, case.seconds - case.setup_seconds)
         self.timed_seconds = 0.0
         self.setup_seconds = 0.0
@@ -289,6 +291,9 @@ def main() -> int:
         return 2
     os.set_inheritable(int(request["results"]), False)
     os.set_inheritable(go, False)
+    for file in request["files"].values():
+        if file >= 0:
+            os.set_inheritable(file, False)
     notes = protect(int(request["parent"]))
     try:
         probe = create(request["probe"])
@@ -300,7 +305,14 @@ def main() -> int:
     for document in request["cases"]:
         case = Case(**document)
         context = WorkerContext(
-            probe, case, request["round"], request["started"], results, shared, request["inventory"]
+            probe,
+            case,
+            request["round"],
+            request["started"],
+            results,
+            shared,
+            request["inventory"],
+            request["files"],
         )
         run_case(probe, case, context, results)
         # The parent stores the round first: its disk writes would disturb the next case, and what that one

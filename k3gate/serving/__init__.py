@@ -1,1 +1,2 @@
-"""A live runtime: detection, load driver, recording and comparing outputs. Empty in this version."""
+"""A runtime that serves the model: what is installed, and what it says it can load. Nothing found is imported or run,
+but `--version` of a program."""

@@ -265,7 +265,7 @@ def open_store(location: str | None = None, *, create: bool = True) -> Store:
 
     Raises `UsageError` where it cannot be used, is newer than this version, or is missing without `create`.
     """
-    where = location or os.environ.get("K3GATE_STORE") or str(_default())
+    where = _place(location)
     database: Database
     if "://" in where:
         from k3gate.store.engine import EngineDatabase
@@ -279,6 +279,19 @@ def open_store(location: str | None = None, *, create: bool = True) -> Store:
         database.close()
         raise
     return Store(database)
+
+
+def folder_of(location: str | None = None) -> str | None:
+    """The folder of the store's file, or of the user's own store for one behind a URL, without links in it; where it is
+    not there yet, the nearest one above. None: there is none."""
+    where = _place(location)
+    path = _default() if "://" in where else Path(where).expanduser().absolute()
+    folder = next((one for one in path.parents if one.is_dir()), None)
+    return None if folder is None else os.path.realpath(folder)
+
+
+def _place(location: str | None) -> str:
+    return location or os.environ.get("K3GATE_STORE") or str(_default())
 
 
 def _default() -> Path:

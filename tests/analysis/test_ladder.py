@@ -106,3 +106,18 @@ def test_a_replay_without_its_bandwidth_is_told_in_bytes_too(
     less = attrs.evolve(whole, metrics=tuple(m for m in whole.metrics if m.name != "replay.bandwidth"))
     rung = ladder(RunRecord(made.run, made.inventory, (*made.outcomes, less)), 138e9)[4]
     assert rung.value == pytest.approx(0.5 * PAPER)
+
+
+def test_a_replay_from_which_nothing_follows_is_a_failed_rung_with_its_reason(
+    make_inventory: MakeInventory, make_replay: Callable[..., Outcome]
+) -> None:
+    made = make_replay()
+    bent = tuple(
+        attrs.evolve(one, median=(one.median or 0) * 3) if one.name == "replay.part.seconds" else one
+        for one in made.metrics
+    )
+    whole = record(make_inventory("bare_metal"), 0.8 * PAPER)
+    found = attrs.evolve(whole, outcomes=(*whole.outcomes, attrs.evolve(made, metrics=bent)))
+    rung = next(one for one in ladder(found, 25.83e9) if one.key == "replay")
+    assert (rung.value, rung.state) == (None, State.FAILED)
+    assert "its parts do not add up to a step" in (rung.reason or "")

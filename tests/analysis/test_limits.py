@@ -114,3 +114,52 @@ def test_an_expectation_says_whether_it_held_and_what_speaks_against_it(
     assert doubted.doubts[0] == "the replay was unstable"
     assert doubted.doubts[1].startswith("it is too wide: its upper end is 2.7 times its lower")
     assert expectation.expected(record(), "bf16", 8192, 1) is None
+
+
+def test_unstable_cases_count_as_nothing_and_that_is_said(record: Any, make_replay: Make) -> None:
+    base, deep = make_replay(), make_replay("deep", "deep", layers=8)
+    shaky = make_replay("batch.4", "batch", batch=4, distinct=40.0, state=State.UNSTABLE, slower=9.0)
+    found = expectation.expected(record(base, deep, shaky), "bf16", 8192, 1)
+    assert found is not None
+    assert found.held == (
+        "Held against itself in this run (deep), it held. Counted as nothing: batch.4 (unstable)."
+    )
+    assert found.doubts == ()
+    alone = expectation.expected(record(base, shaky), "bf16", 8192, 1)
+    assert alone is not None
+    assert alone.held == "No case of this run holds it to account. Counted as nothing: batch.4 (unstable)."
+
+
+def test_a_case_that_was_predicted_too_widely_to_fail_counts_as_nothing_unless_it_failed(
+    record: Any, make_replay: Make
+) -> None:
+    wide = make_replay(scatter=0.4)
+    found = expectation.expected(record(wide, make_replay("deep", "deep", layers=8)), "bf16", 8192, 1)
+    assert found is not None
+    assert found.held.endswith("Counted as nothing: deep (predicted too widely to fail).")
+    far = make_replay("deep", "deep", layers=8, slower=5.0)
+    failed = expectation.expected(record(wide, far), "bf16", 8192, 1)
+    assert failed is not None
+    assert "it failed its own test in deep" in failed.doubts
+
+
+def test_the_hit_rate_against_published_results_is_told_as_that_of_plans(
+    record: Any, make_replay: Make
+) -> None:
+    from k3gate.harness import planning
+
+    found = expectation.expected(record(make_replay()), "bf16", 8192, 1)
+    made = planning.against_published(None)
+    assert found is not None
+    assert (
+        f"Predictions of k3gate plan, which rest on paper rates and not on a replay, hold {made.inside} of "
+        in (found.published)
+    )
+    assert f"of {len(made.testable)} published results, and {made.inside_without} of them" in found.published
+
+
+def test_a_trace_that_was_not_kept_is_a_doubt(record: Any, make_replay: Make) -> None:
+    lost = "not kept within 5 points with 16 of 32 experts: reuse 60.0% instead of 29.5%"
+    found = expectation.expected(record(make_replay(not_kept=lost)), "bf16", 8192, 1)
+    assert found is not None
+    assert found.doubts == (f"the trace was replayed otherwise than it is, {lost}",)

@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from k3gate.analysis import replay
-from k3gate.records import Inventory, Outcome, Run, RunRecord, RunStatus, State
+from k3gate.records import Inventory, Metric, Outcome, Run, RunRecord, RunStatus, State
 
 STREAM = 100e9
 ROUTED, STATE, CONVOLUTION = 25_829_572_608, 434_110_464, 30_523_392
@@ -259,3 +259,207 @@ def test_a_figure_that_no_machine_has_gives_no_prediction(
 
 def test_a_failed_case_is_no_evidence(record: Any, make_replay: Make) -> None:
     assert replay.for_target(record(make_replay(state=State.FAILED)), "bf16", 8192, 1) is None
+
+
+# --- attention at other contexts and batches -------------------------------------------------------------
+
+
+ROW = 2e-6
+"""Seconds of a row of the caches, far more than its bytes take."""
+
+
+def at_context(
+    make_replay: Make, context: int, row: float = ROW, scatter: float = 0.01, **more: Any
+) -> Outcome:
+    """A case whose attention takes `row` seconds for each row of the caches, beside what its states take."""
+    layers = more.get("layers", 4)
+    mla, batch = layers // 4, more.get("batch", 1)
+    factor = more.pop("factor", "base" if context == 8192 else "context")
+    name = more.pop("name", "base" if factor == "base" else f"context.{context}")
+    made = make_replay(name, factor, context=context, scatter=scatter, **more)
+    share = {"bf16": 1.0, "q8_0": 17 / 32}[more.get("trunk", "bf16")]
+    states = batch * (layers - mla) * 2 * 96 * 128 * 128 * 4
+    core = (states + share * mla * 96 * 2 * 128 * 512 * 2) / STREAM + row * context * mla * batch
+    old = next(
+        one.median
+        for one in made.metrics
+        if one.unit == "s" and one.labels.get("part") == "attention_core" and one.median is not None
+    )
+
+    def bent(one: Metric) -> Metric:
+        assert one.median is not None
+        if one.unit == "s" and one.labels.get("part") == "attention_core":
+            value = core
+        elif one.name == "replay.miniature.rate":
+            value = 1 / (1 / one.median + core - old)
+        else:
+            return one
+        return attrs.evolve(one, median=value, interval=(value * (1 - scatter), value * (1 + scatter)))
+
+    return attrs.evolve(made, metrics=tuple(map(bent, made.metrics)))
+
+
+def core_of(found: replay.Prediction | None) -> float:
+    assert found is not None
+    return found.seconds["attention_core"]
+
+
+def whole_core(context: int, row: float = ROW, share: float = 1.0) -> float:
+    return (2 * STATE + share * 24 * 96 * 2 * 128 * 512 * 2) / STREAM + row * context * 24
+
+
+@pytest.mark.parametrize(
+    ("context", "between"),
+    [(2048, "0 and 8,192"), (16_384, "8,192 and 32,768"), (131_072, "8,192 and 32,768")],
+)
+def test_the_pair_of_contexts_that_encloses_tells_what_a_row_takes(
+    record: Any, make_replay: Make, context: int, between: str
+) -> None:
+    """Of three contexts, stored in any order."""
+    later = at_context(make_replay, 32_768)
+    cases = [at_context(make_replay, 0), at_context(make_replay, 8192), later]
+    for order in (cases, cases[::-1]):
+        found = replay.for_target(record(*order), "bf16", context, 1)
+        assert core_of(found) == pytest.approx(whole_core(context), rel=1e-3)
+        assert found is not None
+        assert f"a row of the cache takes what it took between {between}" in found.assumptions
+
+
+def test_what_a_row_takes_is_as_sure_as_both_times_and_the_rows_beyond_them(
+    record: Any, make_replay: Make
+) -> None:
+    def width(context: int, scatter: float) -> float:
+        cases = [at_context(make_replay, one, scatter=scatter) for one in (8192, 32_768)]
+        found = replay.for_target(record(*cases), "bf16", context, 1)
+        assert found is not None
+        return (found.high / found.low) / (1.15 / (1 - scatter)) ** 2
+
+    assert width(32_768, 0.05) < width(131_072, 0.05) < width(1_000_000, 0.05)
+    assert width(131_072, 0.02) < width(131_072, 0.05)
+    # Of 1.3 s a token takes, 122,880 rows are (4 x 5 % of 17 ms + 5 x 5 % of 66 ms) x 24 = 0.48 s.
+    cases = [at_context(make_replay, one, scatter=0.05) for one in (8192, 32_768)]
+    found = replay.for_target(record(*cases), "bf16", 131_072, 1)
+    assert found is not None
+    states = 3 * 2 * 96 * 128 * 128 * 4 / STREAM + 96 * 2 * 128 * 512 * 2 / STREAM
+    off = 24 * 0.05 / 0.95 * (4 * (8192 * ROW + states) + 5 * (32_768 * ROW + states))
+    wanted = (1 / found.middle + off) / 0.95 * 1.15
+    assert 1 / found.low == pytest.approx(wanted, rel=0.02)
+
+
+def test_rows_that_took_no_time_give_what_bytes_say_and_what_grows_row_by_row(
+    record: Any, make_replay: Make
+) -> None:
+    cases = [at_context(make_replay, 8192, row=3e-6), at_context(make_replay, 32_768, row=1e-7)]
+    found = replay.for_target(record(*cases), "bf16", 131_072, 1)
+    assert found is not None
+    told = [one for one in found.assumptions if "took no time between contexts 8,192 and 32,768" in one]
+    assert told and "between what its bytes say and what it takes row by row" in told[0]
+    now = whole_core(8192, 3e-6)
+    assert 1 / found.low > 16 * now, "all of it may grow"
+    assert found.high / found.low > 2, "nothing is known, and the interval shows it"
+
+
+def test_the_rows_of_the_base_case_serve_another_trunk_and_that_is_told(
+    record: Any, make_replay: Make
+) -> None:
+    other = at_context(make_replay, 8192, factor="trunk", name="trunk.q8_0", trunk="q8_0")
+    cases = record(at_context(make_replay, 8192), at_context(make_replay, 32_768), other)
+    found = replay.for_target(cases, "q8_0", 32_768, 1)
+    assert found is not None
+    assert found.base.outcome.case == "trunk.q8_0"
+    assert core_of(found) == pytest.approx(whole_core(32_768, share=17 / 32), rel=0.01)
+    told = "a row of the cache takes what it took between 8,192 and 32,768, with a trunk in bf16"
+    assert told in found.assumptions
+
+
+def test_of_a_batch_states_and_caches_grow_and_weights_per_head_need_not(
+    record: Any, make_replay: Make
+) -> None:
+    both = record(at_context(make_replay, 8192), at_context(make_replay, 0))
+    found = replay.for_target(both, "bf16", 8192, 8)
+    heads = 24 * 96 * 2 * 128 * 512 * 2 / STREAM
+    grown = 8 * (2 * STATE / STREAM + ROW * 8192 * 24)
+    assert grown + heads < core_of(found) < grown + 8 * heads
+    assert found is not None
+    told = "products per head between as long and so many times as long"
+    assert any(told in one for one in found.assumptions)
+    # Without a second context rows and the rest are not told apart: most of it may be products per head.
+    alone = replay.for_target(record(at_context(make_replay, 8192)), "bf16", 8192, 8)
+    assert core_of(alone) < core_of(found)
+    assert alone is not None
+    assert alone.high / alone.low > 1.05 * found.high / found.low
+    assert 1 / alone.low > 1 / found.middle
+
+
+def test_a_context_is_predicted_from_the_others_and_held_against_what_was_measured(
+    record: Any, make_replay: Make
+) -> None:
+    good = [at_context(make_replay, one) for one in (8192, 0, 32_768)]
+    tests = replay.self_tests(record(*good))
+    assert [one.case.outcome.case for one in tests] == ["context.0", "context.32768"]
+    assert all(one.inside for one in tests)
+    assert all(one.predicted.middle == pytest.approx(one.case.tokens_per_s, rel=0.01) for one in tests)
+    bent = [*good[:2], at_context(make_replay, 32_768, row=3 * ROW)]
+    wrong = {one.case.outcome.case: one.inside for one in replay.self_tests(record(*bent))}
+    assert wrong["context.32768"] is False
+    assert replay.self_tests(record(*good[:2])) == (), "one other context alone predicts none"
+
+
+@pytest.mark.parametrize(
+    ("factor", "changed"),
+    [
+        ("deep", {}),
+        ("deep", {"layers": 8, "trunk": "q8_0"}),
+        ("deep", {"layers": 8, "threads": 32}),
+        ("batch", {}),
+        ("batch", {"batch": 4, "distinct": 40.0, "context": 0}),
+    ],
+)
+def test_a_case_that_is_not_what_its_factor_says_holds_nothing_to_account(
+    record: Any, make_replay: Make, factor: str, changed: dict[str, Any]
+) -> None:
+    """A copy of the base case that calls itself deeper would always be predicted well."""
+    assert replay.self_tests(record(make_replay(), make_replay("x", factor, **changed))) == ()
+
+
+@pytest.mark.parametrize("part", ["shared", "attention_projections", "router", "head", "latent"])
+def test_a_step_that_lacks_a_part_gives_no_prediction(record: Any, make_replay: Make, part: str) -> None:
+    made = make_replay()
+    rows = tuple(one for one in made.metrics if one.labels.get("part") != part)
+    assert replay.for_target(record(attrs.evolve(made, metrics=rows)), "bf16", 8192, 1) is None
+
+
+@pytest.mark.parametrize(("distinct", "batch"), [(1.0, 1), (40.0, 1), (600.0, 4)])
+def test_experts_that_so_many_sequences_cannot_use_give_no_prediction(
+    record: Any, make_replay: Make, distinct: float, batch: int
+) -> None:
+    """The whole is scaled by distinct experts: more of them in the miniature would make it seem faster."""
+    made = record(make_replay(distinct=distinct, batch=batch))
+    assert replay.for_target(made, "bf16", 8192, 1) is None
+
+
+def test_skew_is_of_cases_that_differ_by_their_routing_alone(record: Any, make_replay: Make) -> None:
+    for changed in ({"trunk": "q8_0"}, {"experts": 128}, {"threads": 8}, {"pages": "small"}):
+        uniform = make_replay("routing.uniform", "routing", routing="uniform", **changed)
+        assert replay.skew(record(make_replay(), uniform)) is None
+
+
+def test_of_the_waiting_with_a_trunk_a_trunk_on_gpus_keeps_between_none_and_all(
+    record: Any, make_replay: Make
+) -> None:
+    found = replay.for_target(record(make_replay(waiting=1e-3)), "gpu", 8192, 1)
+    assert found is not None
+    assert found.high == pytest.approx(STREAM / ROUTED * 1.15 / 0.99, rel=1e-3)
+    assert 1 / found.low == pytest.approx((ROUTED / STREAM + 93e-3) * 1.15 / 0.99, rel=1e-3)
+
+
+def test_what_of_a_trace_was_not_kept_is_among_the_assumptions_in_one_line(
+    record: Any, make_replay: Make
+) -> None:
+    lost = "not kept within 5 points\nwith 16 of 32 experts\x1b[31m" + "x" * 1000
+    found = replay.for_target(record(make_replay(not_kept=lost)), "bf16", 8192, 1)
+    assert found is not None
+    told = [
+        one for one in found.assumptions if one.startswith("routing is that of the trace, though not kept")
+    ]
+    assert told and "\n" not in told[0] and "\x1b" not in told[0] and len(told[0]) < 300

@@ -308,3 +308,15 @@ def test_a_reader_that_goes_away_is_no_verdict(cli, selftest: str, tmp_path: Pat
     environment = {**os.environ, "K3GATE_STORE": str(tmp_path / "runs.sqlite")}
     done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=environment)
     assert done.stderr.split() == ["141"]
+
+
+def test_a_trace_of_nearly_kimi_k3s_shape_is_not_replayed(cli, tmp_path: Path) -> None:
+    """93 layers of 896 experts: the dense layer, which routes nothing, was recorded too."""
+    path = tmp_path / "nearly.jsonl"
+    rows = ",".join(["[" + ",".join(map(str, range(880, 896))) + "]"] * 93)
+    path.write_text(
+        '{"k3gate_routing": 1, "experts": 896, "tokens": 1}\n{"token": 0, "layers": [' + rows + "]}\n"
+    )
+    line = cli("run", "--routing", path, "--profile", "quick").complaint()
+    assert "nearly.jsonl has 93 layers with 16 of 896 experts, and Kimi K3 92 with 16 of 896" in line
+    assert "layer 0 is dense and routes nothing, leave it out" in line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -83,6 +84,10 @@ def test_a_replay_is_told_by_its_prediction_and_what_limits_it(
     told = " ".join(capsys.readouterr().out.split())
     assert (
         "predicted of the whole model, if it fits: 3.1 to 4.2 tokens/s, trunk in bf16, context 8,192" in told
+    )
+    assert "It was not held against itself in this run" in told
+    assert re.search(
+        r"Predictions of k3gate plan, .* hold \d+ of \d+ published results, and \d+ of them", told
     )
     assert "what limits it: bandwidth-bound (memory bandwidth 96 %, arithmetic and latency 4 %" in told
     print_expectation(None)

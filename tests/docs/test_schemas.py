@@ -103,6 +103,12 @@ PROMISED = {
         "by_layer.0": "reuse skew busiest_share entropy_bits experts_used imbalance",
         "fit": "kept reason unchanged layers of",
     },
+    "runtimes": {
+        "": "checkpoint places runtimes",
+        "runtimes.0": "id name version build path architecture reason evidence gaps conflicts plugins confirmed",
+        "runtimes.0.evidence.0": "name file line offset",
+        "runtimes.0.gaps.0": "text source date versions",
+    },
     "plan-dry-run": {
         "": "profile seconds bytes cases left_out refused",
         "cases.0": "probe case title group rounds seconds bytes",
@@ -142,6 +148,12 @@ def ask(shell: Callable[..., Any], stored: Path, tmp_path_factory: pytest.TempPa
     folder = tmp_path_factory.mktemp("schemas")
     shutil.copy(stored, folder / "runs.sqlite")
     header = json.dumps({"lm_head.weight": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    models = folder / "site" / "sglang" / "srt" / "models"
+    models.mkdir(parents=True)
+    (models / "kimi_k3.py").write_text("EntryClass = KimiK3ForConditionalGeneration")
+    info = folder / "site" / "sglang-0.5.23.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: sglang\nVersion: 0.5.23\n")
     (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
 
     def call(line: str, *codes: int, **environment: str) -> Any:
@@ -181,6 +193,7 @@ def documents(ask: Ask, frozen: Any) -> dict[str, Any]:
         "routing": ask(f"routing {ROUTING / 'drawn-128-tokens.jsonl'} --shape 2x96x6"),
         "bom": ask(f"bom check {SYSTEMS / 'xeon6-24x128.toml'}", 1, 3),
         "bom-freeze": json.loads(pretty(frozen.document())),
+        "runtimes": ask("runtimes site"),
         "probes": ask("probes"),
         "runs": ask("runs"),
     }
@@ -251,6 +264,8 @@ def test_a_promised_key_of_another_type_is_refused(name: str, documents: dict[st
         ("plan", "claims.0", "reasons", []),
         ("backtest", "rows.0", "predicted", [1.0]),
         ("backtest", "", "hit_rate", 83),
+        ("runtimes", "runtimes.0", "architecture", "yes"),
+        ("runtimes", "runtimes.0", "build", "0.33.0"),
         ("routing", "", "reuse", 29.5),
         ("routing", "coverage.0", "slots", 0),
         ("routing", "by_layer.0", "skew", 0.5),

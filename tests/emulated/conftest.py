@@ -210,3 +210,38 @@ def two_drives(emulator: Emulator) -> Answers:
         described = f"nvme,drive=drive{node},serial=SECRET{node},bus=port{node}"
         shape += ["-device", f"{described},logical_block_size={block},physical_block_size={block}"]
     return emulator.boot("two_drives", shape, DRIVES)
+
+
+SHARD_MIB = 160
+"""Of the shard on the drive that is removed: more than four times what is under way at once."""
+REMOVED = """
+for name in nvme0n1 nvme1n1; do test $(cat /sys/block/$name/size) = 524288 && models=$name; done
+mkdir /tmp/models
+mount -t ext4 /dev/$models /tmp/models
+reads() { set -- $(cat /sys/block/$models/stat); echo $3; }
+remove() {
+  until grep -q "path1.direct.1m.t1.q1 round 1" storage.err 2>/dev/null; do sleep 0.1; done
+  before=$(reads)
+  until test $(reads) -gt $((before + 2048)); do sleep 0.1; done
+  echo REMOVE >/dev/console
+}
+remove &
+run storage k3gate run --profile standard --probe storage --rounds 1 --storage /tmp/models --json \
+  --only storage/path1.direct.1m.t1.q1 --only storage/path1.course --only storage/hash
+ls /sys/block >left
+"""
+
+
+@pytest.fixture(scope="session")
+def drive_removed(emulator: Emulator) -> Answers:
+    """A drive with a shard of a checkpoint is unplugged while it is read on end."""
+    folder = emulator.folder / "removed"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(os.urandom(SHARD_MIB << 20))
+    image = emulator.folder / "removed.img"
+    machine.image.file_system(folder, image, emulator.mke2fs, 256)
+    shape = machine.shape(Node(1024, [0, 1]))
+    shape += ["-device", "pcie-root-port,id=port0,bus=pcie.0,chassis=1,slot=1"]
+    shape += ["-drive", f"file={image},if=none,id=drive0,format=raw,snapshot=on"]
+    shape += ["-device", "nvme,id=models,drive=drive0,serial=models,bus=port0"]
+    return emulator.boot("drive_removed", shape, REMOVED, removed="models")

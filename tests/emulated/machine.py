@@ -14,8 +14,11 @@ import os
 import platform
 import re
 import shutil
+import socket
 import subprocess
 import tarfile
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -57,10 +60,11 @@ class Emulator:
     folder: Path
     mke2fs: str
 
-    def boot(self, name: str, shape: Sequence[str], job: str) -> Answers:
+    def boot(self, name: str, shape: Sequence[str], job: str, removed: str | None = None) -> Answers:
         """Boots a machine of this shape and runs a job there: shell, with lines `run NAME COMMAND...`.
 
-        The test fails where the guest does not come to the end of its job within the limit.
+        `removed`: the id of a device that is unplugged as soon as the guest says REMOVE on its console. The test fails
+        where the guest does not come to the end of its job within the limit.
         """
         console, answer = self.folder / f"{name}.console", self.folder / f"{name}.answer"
         packed = base64.b64encode(gzip.compress(job.encode(), mtime=0)).decode()
@@ -72,6 +76,10 @@ class Emulator:
         # Writes of the guest go to a temporary file, so that every boot finds the same image.
         command += ["-drive", f"file={self.image},if=none,id=root,format=raw,snapshot=on"]
         command += ["-device", "nvme,drive=root,serial=root,bus=pcie.0"]
+        if removed is not None:
+            control = self.folder / f"{name}.qmp"
+            command += ["-qmp", f"unix:{control},server=on,wait=off"]
+            threading.Thread(target=_unplug, args=(console, control, removed), daemon=True).start()
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
             end = f"ended with {done.returncode} {done.stderr[-1000:]}"
@@ -84,6 +92,25 @@ class Emulator:
             tail = console.read_text(errors="replace")[-3000:] if console.exists() else ""
             pytest.fail(f"the guest {name} gave no answer; QEMU {end}\n{tail}", pytrace=False)
         return Answers(_unpacked(base64.b64decode(found[1])))
+
+
+def _unplug(console: Path, control: Path, device: str) -> None:
+    """Asks QEMU's monitor (QMP) to unplug a device once the guest's console says so, or gives up with the boot."""
+    until = time.monotonic() + SECONDS
+    while not (console.exists() and b"REMOVE" in console.read_bytes()):
+        if time.monotonic() > until:
+            return
+        time.sleep(0.1)
+    with socket.socket(socket.AF_UNIX) as monitor, monitor.makefile("rwb") as lines:
+        monitor.connect(str(control))
+        lines.readline()  # its greeting
+        for order in (
+            {"execute": "qmp_capabilities"},
+            {"execute": "device_del", "arguments": {"id": device}},
+        ):
+            lines.write(json.dumps(order).encode() + b"\n")
+            lines.flush()
+            lines.readline()
 
 
 def _unpacked(archive: bytes) -> dict[str, bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -74,3 +75,24 @@ def test_a_run_watches_the_drives(two_drives: Answers) -> None:
     assert errors and all(one["median"] == 0 for one in errors)
     throttling = [one for one in by_case["throttling"]["metrics"] if one["labels"] == {"source": "drives"}]
     assert [one["median"] for one in throttling] == [0]
+
+
+def test_a_drive_that_is_removed_in_mid_run_fails_its_case_and_nothing_else(drive_removed: Answers) -> None:
+    """What was read before is a figure, what was read while it went is none, and what needs no drive goes on."""
+    files = drive_removed.files
+    assert files["storage.code"].strip() == b"4", files["storage.err"][-2000:]
+    assert b"nvme" in files["left"] and files["left"].count(b"nvme") == 1, "the drive is still there"
+    document = json.loads(files["storage.out"])
+    found = {one["case"]: one for one in document["outcomes"] if one["probe"] == "storage"}
+    assert document["run"]["status"] == "complete"
+    course = found["path1.course"]
+    assert course["state"] == "failed" and course["metrics"] == []
+    assert "model.safetensors at byte" in course["reason"] and "gone or damaged" in course["reason"]
+    assert found["hash"]["metrics"][0]["median"] > 0
+    (rate,) = [one for one in found["path1.direct.1m.t1.q1"]["metrics"] if one["name"] == "storage.read.rate"]
+    proofs = {one["name"]: one for one in rate["proofs"]}
+    assert rate["median"] > 0 and rate["labels"]["drives"] == "nvme1n1"
+    held = {name for name, one in proofs.items() if one["ok"]}
+    assert held >= {"uncached", "from_drives", "written", "incompressible"}, proofs
+    failed = [(one["probe"], one["case"]) for one in document["outcomes"] if one["state"] == "failed"]
+    assert failed == [("storage", "path1.course")]

@@ -217,6 +217,72 @@ def test_a_prediction_of_another_trunk_than_the_tested_one_is_not_proven(
     assert found.remedy == "Run `k3gate run --profile standard --trunk q8_0`."
 
 
+def test_without_a_base_case_what_was_replayed_is_told_and_not_that_nothing_was(
+    check: Any, make_record: Any, target: Any, make_replay: Make
+) -> None:
+    broken = make_replay(state=State.FAILED, reason="withheld: a row differs")
+    others = (
+        make_replay("trunk.bf16", "trunk", stream=STREAM),
+        make_replay("batch.4", "batch", batch=4, distinct=40.0, stream=STREAM),
+    )
+    found = judged(check, make_record, (broken, *others), target(0.5 * EXPECTED))
+    assert found.verdict is Verdict.UNPROVEN
+    assert "The replay predicts 3.12 to 4.21 tokens/s a sequence" in found.reason
+    assert (
+        "there is no base case to hold it against itself by (base: withheld: a row differs)" in found.reason
+    )
+    assert found.evidence == ("replay/trunk.bf16#replay.miniature.rate",)
+    low = judged(check, make_record, (broken, *others), target(2 * EXPECTED))
+    assert low.verdict is Verdict.FAIL
+    skew = check(make_record((broken, *others)), "roofline.skew", target=target(1.0))
+    assert skew.reason == (
+        "Uneven routing was not replayed against uniform routing in this run: no usable case base and "
+        "routing.uniform (base: withheld: a row differs)."
+    )
+
+
+def test_a_replay_from_which_nothing_follows_says_so(
+    check: Any, make_record: Any, target: Any, make_replay: Make
+) -> None:
+    made = make_replay()
+    unsaid = tuple(attrs.evolve(one, labels={**one.labels, "head_rows": None}) for one in made.metrics)
+    found = judged(check, make_record, (attrs.evolve(made, metrics=unsaid),), target(1.0))
+    assert found.verdict is Verdict.UNPROVEN
+    assert "Nothing follows from what was replayed: the parts of a case do not add up" in found.reason
+
+
+@pytest.mark.parametrize("shaky", [True, False])
+def test_an_unstable_case_that_was_missed_costs_no_pass_but_holds_off_a_fail(
+    check: Any, make_record: Any, target: Any, make_replay: Make, tested: Any, shaky: bool
+) -> None:
+    state = {"state": State.UNSTABLE, "reason": "it scatters"} if shaky else {}
+    wild = make_replay("batch.8", "batch", batch=8, distinct=70.0, stream=STREAM, slower=0.3, **state)
+    found = judged(check, make_record, (*tested, wild), target(0.5 * EXPECTED))
+    assert (found.verdict is Verdict.PASS) == shaky
+    assert judged(check, make_record, (*tested, wild), target(2 * EXPECTED)).verdict is Verdict.UNPROVEN
+
+
+def test_another_context_than_the_tested_one_needs_a_context_that_was_predicted(
+    check: Any, make_record: Any, target: Any, make_replay: Make, tested: Any
+) -> None:
+    far = make_replay("context.32768", "context", context=32_768, stream=STREAM)
+    none = make_replay("context.0", "context", context=0, stream=STREAM)
+    wanted = target(0.5 * EXPECTED, context=32_768)
+    found = judged(check, make_record, (*tested, far), wanted)
+    assert found.verdict is Verdict.UNPROVEN
+    assert "contexts beside 8,192 need another one, stable" in found.reason
+    assert judged(check, make_record, (*tested, far, none), wanted).verdict is Verdict.PASS
+
+
+def test_a_trace_that_was_replayed_otherwise_than_it_is_proves_nothing(
+    check: Any, make_record: Any, target: Any, make_replay: Make, tested: Any
+) -> None:
+    lost = make_replay(stream=STREAM, not_kept="not kept within 5 points: reuse 60% instead of 30%")
+    found = judged(check, make_record, (lost, *tested[1:]), target(0.5 * EXPECTED))
+    assert found.verdict is Verdict.UNPROVEN
+    assert "the trace was replayed otherwise than it is: not kept within 5 points: reuse 60%" in found.reason
+
+
 # --- uneven routing --------------------------------------------------------------------------------------
 
 
@@ -316,6 +382,11 @@ def test_the_sentence_for_step_4_tells_what_is_not_in_it(
 ) -> None:
     gpu = check(make_record(tested), "prototype.decode", target=target(1.0, trunk="gpu"))
     assert "CPU memory alone allows" in gpu.reason and "GPUs and their links take not counted" in gpu.reason
+    missed = (make_replay(stream=STREAM), make_replay("deep", "deep", layers=8, stream=STREAM, slower=2.0))
+    told = check(make_record(missed), "prototype.decode", target=target(1.0)).reason
+    assert "it failed its own test in deep" in told
+    beyond = check(make_record(tested), "prototype.decode", target=target(1.0, context=131_072)).reason
+    assert "contexts up to 8,192 were replayed, and 131,072 are asked" in beyond
     shaky = (make_replay(stream=STREAM, state=State.UNSTABLE, reason="it scatters"),)
     assert (
         "scatter too much to be relied on"

@@ -23,6 +23,7 @@ class FakeContext:
 
     def __init__(self, inventory: Inventory, seconds: float = 0.2) -> None:
         self.round, self.seconds, self.inventory = 0, seconds, inventory
+        self.files: dict[str, int] = {}
         self.shared: dict[str, Any] = {}
         self.releases: list[tuple[Any, Any]] = []
         self.timed: list[float] = []

@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from k3gate.model import k3
-from k3gate.probes import decode_plan, decode_replay
+from k3gate.probes import decode_kernels, decode_plan, decode_replay
 from k3gate.probing.contract import Planned
 from k3gate.records import Case, Inventory, Profile, Routing
 
@@ -190,6 +190,70 @@ def test_a_trace_is_replayed_with_its_own_reuse(make_inventory: Any) -> None:
     assert "by the trace" in cases["base"].title
     assert cases["base"].labels["trace"] == "sha256:0"
     assert len(np.unique(ids_of(cases["base"]))) > 16
+
+
+def test_what_a_trace_was_fitted_from_and_what_it_lost_is_told_in_title_and_labels(
+    make_inventory: Any,
+) -> None:
+    """With 16 of 32 experts half of all uses need a quarter of the slots; with 256 the trace's own are kept."""
+    from k3gate.model.routing import synthesis
+
+    trace = synthesis.synthesize(200, 6, 256, 8, reuse=0.4, skew=12.0, seed=3).trace
+    ids = trace.experts.astype("<i2").tobytes()
+    routing = Routing("a test's trace", "sha256:0", trace.tokens, 6, 8, 256, trace.starts, ids)
+    small = named(plan_of(make_inventory("vm"), attrs.evolve(QUICK, routing=routing)))["base"]
+    assert small.labels["experts"] == 32
+    assert str(small.labels["fitted_from"]).startswith("6 layers with 8 of 256 experts (layers ")
+    assert "not kept within 5 points with 16 of 32 experts: slots that have 50%" in str(
+        small.labels["not_kept"]
+    )
+    assert f"(fitted from {small.labels['fitted_from']}; {small.labels['not_kept']})" in small.title
+    large = named(plan_of(make_inventory("bare_metal"), attrs.evolve(QUICK, routing=routing)))["base"]
+    assert large.labels["not_kept"] is None
+    assert large.labels["experts"] in (256, 128)
+    assert "fitted from 6 layers with 8 of 256 experts" in large.title and "not kept" not in large.title
+
+
+def test_experts_are_held_by_the_number_with_which_a_trace_is_kept(
+    make_inventory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from k3gate.model.routing import synthesis
+
+    trace = synthesis.synthesize(8, 2, 32, 4, reuse=None, skew=1.0).trace
+    routing = Routing(
+        "a short trace", "sha256:2", 8, 2, 4, 32, trace.starts, trace.experts.astype("<i2").tobytes()
+    )
+    real, seen = decode_plan.routing_of, []
+
+    def only_128(kind: str, given: Any, layers: int, experts: int, *more: Any) -> Any:
+        seen.append(experts)
+        ids, told = real(kind, given, layers, experts, *more)
+        return ids, {**told, "not_kept": None if experts == 128 else "not kept"}
+
+    monkeypatch.setattr(decode_plan, "routing_of", only_128)
+    case = named(plan_of(make_inventory("bare_metal"), attrs.evolve(QUICK, routing=routing)))["base"]
+    assert seen[0] == 256
+    assert case.labels["experts"] == 128 and case.labels["not_kept"] is None
+
+
+def test_more_memory_nodes_than_an_engine_knows_are_left_out_with_a_reason(
+    make_inventory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inventory = make_inventory("bare_metal")
+    setup = decode_replay.setup_of(named(plan_of(inventory, QUICK))["base"].parameters)
+
+    def spread(nodes: int) -> Any:
+        return attrs.evolve(setup, node_cpus=tuple((node, (node,)) for node in range(nodes)))
+
+    assert decode_kernels.bytes_needed(spread(decode_kernels.MOST_NODES))
+    with pytest.raises(ValueError, match="1 to 32 nodes"):
+        decode_kernels.bytes_needed(spread(decode_kernels.MOST_NODES + 1))
+    monkeypatch.setattr(decode_kernels, "MOST_NODES", 1)
+    planned = plan_of(inventory)
+    assert planned.cases == ()
+    assert left(planned)["*"].startswith(
+        "2 memory nodes have CPUs that may be used, and a miniature lies on at most 1: allow the CPUs of fewer"
+    )
 
 
 def test_a_short_trace_costs_the_batches_that_it_is_too_short_for(make_inventory: Any) -> None:

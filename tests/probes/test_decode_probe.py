@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import secrets
 import zlib
 from array import array
@@ -112,6 +113,27 @@ def test_a_planted_mistake_withholds_the_speed(fault: str) -> None:
         changed |= {"placement": "owner"}
     proof = decode_replay.prove_reduced(setup(**changed), fault=fault)
     assert proof.ok is False, proof.detail
+
+
+@pytest.mark.parametrize("trunk", ["bf16", "q8_0", "mxfp4"])
+def test_the_routers_own_choices_are_held_against_float64(trunk: str) -> None:
+    proof = decode_replay.prove_reduced(setup(trunk=trunk, batch=2))
+    assert proof.ok is True, proof.detail
+    found = re.search(
+        r"chooses (\d+) of the (\d+) experts .* near ties in (\d+) of (\d+) choices", proof.detail
+    )
+    assert found
+    agreed, of, tied, choices = map(int, found.groups())
+    # 3 steps of 2 sequences in 4 layers, 4 experts each.
+    assert (of, choices) == (96, 24)
+    assert of - agreed <= 2 * tied + 6
+
+
+@pytest.mark.parametrize(("trunk", "seed"), [("q8_0", 59), ("bf16", 172)])
+def test_numbers_that_cancel_and_roundings_that_turn_are_no_mistakes(trunk: str, seed: int) -> None:
+    """Taps of a convolution that cancel to a hundredth; a rounding that decorrelates all that follows."""
+    proof = decode_replay.prove_reduced(setup(trunk=trunk, context=8192, seed=seed))
+    assert proof.ok is True, proof.detail
 
 
 def test_wrong_arithmetic_is_never_timed(make_inventory: Any, monkeypatch: pytest.MonkeyPatch) -> None:

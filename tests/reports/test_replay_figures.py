@@ -299,6 +299,36 @@ def test_the_prediction_is_shown_against_itself(bare_metal: Any, tree: Any, make
     assert "The prediction held in the one case that it was held against" in alone
 
 
+def test_an_unstable_case_is_shown_and_not_counted(bare_metal: Any, tree: Any, make_replay: Make) -> None:
+    sheet = bare_metal()
+    shaky = make_replay(
+        "batch.8", "batch", batch=8, distinct=60.0, stream=580e9, slower=2.0, state=State.UNSTABLE
+    )
+    text = rendered_page(sheet, replayed(sheet, *all_cases(make_replay), shaky))
+    seen = tree(figure(text, "fig-self")).text
+    assert "The prediction held in all of two cases that it was held against" in seen
+    assert re.search(r"8 sequences together [\d.]+ \d+–\d+ outside, not counted unstable", seen)
+    assert "it held in all. Counted as nothing: batch.8 (unstable)." in first(tree, text)
+
+
+def test_the_router_and_the_hit_rate_stand_beside_the_prediction(
+    bare_metal: Any, tree: Any, make_replay: Make
+) -> None:
+    sheet = bare_metal()
+    detail = (
+        "all steps: 1 %; the router itself chooses 47 of the 48 experts that float64 does, with near ties in 2 of 12 "
+        "choices; every row within its bounds"
+    )
+    made = make_replay(stream=580e9, proofs=(Proof("model_reference", True, detail),))
+    seen = tree(figure(rendered_page(sheet, replayed(sheet, made)), "fig-token")).text
+    assert "47 of 48 experts as float64 chooses them, near ties in 2 of 12 choices" in seen
+    assert re.search(
+        r"Predictions of k3gate plan, which rest on paper rates .* hold \d+ of \d+ published", seen
+    )
+    without = tree(figure(rendered_page(sheet, replayed(sheet, make_replay(stream=580e9))), "fig-token")).text
+    assert "as float64 chooses them" not in without
+
+
 # --- what is absent, and strangers -----------------------------------------------------------------------
 
 

@@ -150,6 +150,11 @@ void plant(Tensors& tensors, const Model& model, std::span<const std::int16_t> i
   } else if (fault == "decay_sign") {
     const std::string at = "model.layers." + std::to_string(last_layer(model, false)) + ".self_attn.";
     for (float& value : tensors.at(at + "dt_bias").values) value = -value;
+  } else if (fault == "router_bias") {
+    for (auto& [name, tensor] : tensors) {
+      if (ends_with(name, "correction_bias"))
+        std::fill_n(tensor.values.begin(), model.setup().shape.used, 2.0F);
+    }
   } else if (fault == "output_gate") {
     const std::size_t layer =
         model.layers[last].kda ? last : last_layer(model, model.layers[last].mla.has_value());
@@ -161,6 +166,9 @@ void plant(Tensors& tensors, const Model& model, std::span<const std::int16_t> i
 // Where the reference rounds as the engine does, what is left are float32's own errors: some 1e-7, but where
 // one of them turns a rounding the other way, up to what rounding takes in all.
 constexpr double kNear = 0.03;
+constexpr double kApart = 1.5;  // of two that round, and some room
+// Of so many of the router's choices one may differ beside near ties.
+constexpr std::size_t kAllowedChoices = 16;
 
 class Whole {
  public:
@@ -181,7 +189,7 @@ class Whole {
 
 bool planted_in_weights(const std::string& fault) {
   return fault == "expert_scale" || fault == "swapped_experts" || fault == "decay_sign" ||
-         fault == "output_gate";
+         fault == "output_gate" || fault == "router_bias";
 }
 
 class Prover {
@@ -222,8 +230,11 @@ class Prover {
     Verdict whole = steps();
     if (!whole.ok) return whole;
     Verdict stages = judge(check_step(engine_, truth_, setup_.shape.hidden, dice_()));
-    if (stages.ok) stages.detail = whole.detail + "; " + stages.detail;
-    if (!stages.ok || setup_.positions < kSteps) return stages;
+    if (!stages.ok) return stages;
+    const Verdict routers = choices();
+    if (!routers.ok) return routers;
+    stages.detail = whole.detail + "; " + routers.detail + "; " + stages.detail;
+    if (setup_.positions < kSteps) return stages;
     Verdict together = prefill();
     if (!together.ok) return together;
     stages.detail += "; " + together.detail;
@@ -314,7 +325,8 @@ class Prover {
           alone_.insert(alone_.end(), logits, logits + static_cast<std::ptrdiff_t>(shape.vocabulary));
       }
     }
-    const double bound = std::max(kNear, expected.error());
+    // Once a rounding has turned the other way both are as far from each other as each is from exact numbers.
+    const double bound = std::max(kNear, kApart * expected.error());
     const double caches = worst_cache_row();
     char text[240];
     std::snprintf(
@@ -343,6 +355,40 @@ class Prover {
       }
     }
     return worst;
+  }
+
+  // What the router would choose where the experts are forced to those that float64, rounding as the engine
+  // does, chooses by itself; from an empty state.
+  Verdict choices() {
+    engine_.reset();
+    const Shape& shape = setup_.shape;
+    const std::size_t each = shape.layers * setup_.batch * shape.used;
+    std::vector<std::int16_t> ids(kSteps * each);
+    for (std::size_t sequence = 0; sequence < setup_.batch; ++sequence) {
+      Reference free(shape, numbers_, roundings());
+      for (std::size_t layer = 0; layer < shape.layers; ++layer) {
+        if (!shape.mla[layer]) continue;
+        free.cache(layer) = followers_[sequence].cache(layer);
+        free.cache(layer).resize(setup_.context);
+      }
+      for (std::size_t step = 0; step < kSteps; ++step) {
+        free.step(static_cast<std::size_t>(tokens_[step * setup_.batch + sequence]), nullptr);
+        for (std::size_t layer = 0; layer < shape.layers; ++layer)
+          std::copy_n(free.chosen().begin() + static_cast<std::ptrdiff_t>(layer * shape.used), shape.used,
+                      ids.begin() + static_cast<std::ptrdiff_t>(
+                                        step * each + (layer * setup_.batch + sequence) * shape.used));
+      }
+    }
+    const Counters seen = engine_.run(ids, kSteps, tokens_, {}).counters;
+    char text[160];
+    std::snprintf(text, sizeof text,
+                  "the router itself chooses %zu of the %zu experts that float64 does, with near ties in %zu "
+                  "of %zu choices",
+                  static_cast<std::size_t>(seen.agreed), static_cast<std::size_t>(seen.choices),
+                  static_cast<std::size_t>(seen.tied), static_cast<std::size_t>(seen.routed));
+    // A tie changes places; a rounding that turns the other way may do so a little beyond what counts as one.
+    const std::size_t allowed = 2 * seen.tied + seen.choices / kAllowedChoices;
+    return {seen.choices - seen.agreed <= allowed, text};
   }
 
   // Of the first sequence, all at once.

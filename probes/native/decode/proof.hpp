@@ -17,8 +17,8 @@ namespace k3gate::decode {
 // `fault`: "", or a mistake to plant: expert_scale (one scale of an expert of the last layer twice what it
 // should be), swapped_experts (two experts change places), decay_sign (decays of a layer with the other
 // sign), output_gate (a gate of zeros), cache_row (a row of a cache is another one), lost_row (a row of
-// activations is not sent to one owner). Throws std::invalid_argument for others, and where the setup has no
-// such thing.
+// activations is not sent to one owner), router_bias (some experts are always chosen). Throws
+// std::invalid_argument for others, and where the setup has no such thing.
 Verdict prove(const Setup& setup, std::uint64_t seed, const std::string& fault);
 
 }  // namespace k3gate::decode

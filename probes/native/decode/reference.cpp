@@ -261,9 +261,29 @@ Doubles Reference::absorbed_heads(const std::string& at, const Doubles& query, c
   return all;
 }
 
+// The experts that are held with the largest scores and biases; of equals the first.
+std::vector<std::int16_t> Reference::choose(const std::string& at, const Doubles& scores) {
+  const Doubles& bias = vec(at + "gate.e_score_correction_bias");
+  std::vector<std::int16_t> all(shape_.experts);
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::int16_t>(i);
+  const auto value = [&](std::int16_t expert) {
+    const auto i = static_cast<std::size_t>(expert);
+    return sigmoid(scores[i]) + bias[i];
+  };
+  std::stable_sort(all.begin(), all.end(),
+                   [&](std::int16_t a, std::int16_t b) { return value(a) > value(b); });
+  all.resize(shape_.used);
+  return all;
+}
+
 Doubles Reference::moe(std::size_t layer, const Doubles& x, const std::int16_t* ids) {
   const std::string at = "model.layers." + std::to_string(layer) + ".block_sparse_moe.";
   const Doubles scores = times(at + "gate.weight", x);
+  if (ids == nullptr) {
+    const std::vector<std::int16_t> own = choose(at, scores);
+    std::copy(own.begin(), own.end(), chosen_.begin() + static_cast<std::ptrdiff_t>(layer * shape_.used));
+    ids = chosen_.data() + layer * shape_.used;
+  }
   const Doubles z = times(at + "routed_expert_down_proj.weight", x);
   double sum = 1e-20;
   for (std::size_t k = 0; k < shape_.used; ++k) sum += sigmoid(scores[static_cast<std::size_t>(ids[k])]);
@@ -283,6 +303,7 @@ Doubles Reference::moe(std::size_t layer, const Doubles& x, const std::int16_t* 
 
 Reference::Step Reference::step(std::size_t token, const std::int16_t* ids) {
   blocks_.clear();
+  if (ids == nullptr) chosen_.assign(shape_.layers * shape_.used, -1);
   running_ = matrix("model.embed_tokens.weight")[token];
   for (std::size_t i = 0; i < shape_.layers; ++i) {
     const std::string at = "model.layers." + std::to_string(i) + ".";
@@ -293,7 +314,8 @@ Reference::Step Reference::step(std::size_t token, const std::int16_t* ids) {
     const Doubles x = mix(at + "self_attention_res", at + "input_layernorm.weight");
     add(running_, shape_.mla[i] ? mla(i, x) : kda(i, x));
     const Doubles y = mix(at + "mlp_res", at + "post_attention_layernorm.weight");
-    add(running_, shape_.dense(i) ? mlp(at + "mlp.", y) : moe(i, y, ids + i * shape_.used));
+    add(running_,
+        shape_.dense(i) ? mlp(at + "mlp.", y) : moe(i, y, ids == nullptr ? nullptr : ids + i * shape_.used));
   }
   Step step;
   step.hidden = mixed("model.output_attn_res");

@@ -52,8 +52,10 @@ class Reference {
     std::vector<double> logits;
     std::vector<double> hidden;  // what the head's norm takes
   };
-  // `ids` [layers][used].
+  // `ids` [layers][used]; without any the router chooses, as `chosen` then tells.
   Step step(std::size_t token, const std::int16_t* ids);
+  // Of the last step without ids: [layers][used], the best first; -1 in dense layers.
+  const std::vector<std::int16_t>& chosen() const { return chosen_; }
   // Of a layer of MLA, a row each: what is there before the first step, and what was added.
   std::vector<std::vector<double>>& cache(std::size_t layer) { return caches_[layer]; }
 
@@ -74,6 +76,7 @@ class Reference {
   Doubles mla(std::size_t layer, const Doubles& x);
   Doubles moe(std::size_t layer, const Doubles& x, const std::int16_t* ids);
   Doubles mixed(const std::string& name);
+  std::vector<std::int16_t> choose(const std::string& at, const Doubles& scores);
 
   const Shape& shape_;
   Numbers& numbers_;
@@ -83,6 +86,7 @@ class Reference {
   std::map<std::string, std::vector<Doubles>> pasts_;
   std::vector<Doubles> blocks_;
   Doubles running_;
+  std::vector<std::int16_t> chosen_;
 };
 
 }  // namespace k3gate::decode
