@@ -2,7 +2,7 @@
 
 `records.Series` has what each consists of. Labels of temperatures, fans and power: sensor, role, of; of temperatures
 also limit; of events: counter, kind (throttle, corrected, uncorrected), domain; of clocks: cpu, of; of drives: drive;
-of rates and of what others took, which a probe tells: part, memory_node.
+of rates and of what others took, which a probe tells: part, memory_node, place.
 """
 
 from __future__ import annotations

@@ -84,6 +84,23 @@ def plan(probe: str, inventory: Inventory, profile: Profile, peer: bool) -> Plan
     return _Planner(probe, inventory, profile, peer).planned()
 
 
+def loads(probe: str, inventory: Inventory, profile: Profile) -> tuple[list[dict[str, Any]], list[LeftOut]]:
+    """(the places that were named and can be read beside other work, why others cannot): of each what a worker is told
+    of it (`source`) and the drives below it, where they are known."""
+    planner = _Planner(probe, inventory, profile, peer=False)
+    found: list[dict[str, Any]] = []
+    for number, named in enumerate(profile.load_paths, 1):
+        if not named.asked:
+            continue
+        lying = planner._lying(named)
+        why = _refusal(lying)
+        if why is not None:
+            planner.left_out.append(LeftOut(probe, f"path{number}", why))
+        elif (place := planner._place(number, named, lying)) is not None:
+            found.append({"source": place.source, "drives": list(lying.drives)})
+    return found, planner.left_out
+
+
 @frozen
 class _Place:
     """A place that can be measured: its number, what is known of it, and what a worker is told of it."""
@@ -165,7 +182,7 @@ class _Planner:
         most = (64 << 30) if self.long else (4 << 30)
         if named.files:
             return _Place(number, named, lying, min(most, sum(file.bytes for file in named.files)))
-        wanted = (32 << 30) if self.profile.seconds > 1500 else (8 << 30) if self.long else (1 << 30)
+        wanted = (32 << 30) if self.profile.name == "soak" else (8 << 30) if self.long else (1 << 30)
         room = int((named.free_bytes or 0) * MOST_OF_FREE) // MIB * MIB
         reason = None
         if named.read_only:
@@ -339,7 +356,7 @@ class _Planner:
         )
 
     def _course(self, place: _Place, scope: str, near: NumaNode | None) -> Case:
-        seconds = 300.0 if self.profile.seconds > 1500 else 60.0
+        seconds = 300.0 if self.profile.name == "soak" else 60.0
         labels = self._labels([place], "course", scope) | {
             "block_bytes": MAIN.block,
             "threads": MAIN.threads,

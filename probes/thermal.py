@@ -28,6 +28,8 @@ FINE_S = 600.0
 MOST_POINTS = 3600
 SENT_EACH = 10
 """So many windows go to the parent at once."""
+KEYS = ("part", "memory_node", "place")
+"""Labels by which the parts of a load are told apart."""
 WAIT_S = 0.2
 END_S = 60.0
 """For how long threads may take to end what they have begun."""
@@ -37,7 +39,7 @@ class ThermalProbe:
     """A lasting load of everything. See the module's text."""
 
     name = "thermal"
-    title = "Lasting load: memory and kernels at once, and whether their rates hold"
+    title = "Lasting load: memory, kernels and drives at once, and whether rates hold"
     metrics: Sequence[MetricDeclaration] = (metrics.SUSTAINED_RATIO, metrics.SUSTAINED_RATE)
 
     def applies(self, inventory: Inventory) -> Applies | Reason:
@@ -53,9 +55,7 @@ class ThermalProbe:
 
     def run(self, case: Case, context: Context) -> Iterator[Metric]:
         """The load, the rates at its end, and the time in which the machine cools."""
-        begun = time.monotonic()
-        loaders = thermal_load.workers(context, case.parameters)
-        context.setup(time.monotonic() - begun)
+        loaders = thermal_load.workers(context, case)
         tape = _Tape(context, loaders, case)
         start, end = tape.record(float(case.parameters["load_s"]))
         told = list(_figures(case, context, loaders, tape, start, end))
@@ -70,7 +70,8 @@ class _Tape:
         self._context, self._loaders = context, loaders
         self._load_s = float(case.parameters["load_s"])
         self._labels: list[Labels] = [
-            {key: loader.worker.labels[key] for key in ("part", "memory_node")} for loader in loaders
+            {key: loader.worker.labels[key] for key in KEYS if key in loader.worker.labels}
+            for loader in loaders
         ]
         self._times: list[float] = []
         self._rates: list[list[float]] = [[] for _ in loaders]

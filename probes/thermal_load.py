@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import secrets
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import attrs
 from attrs import define, field
 
-from k3gate.errors import ProbeError
-from k3gate.probes import _native, gemm_kernels, pools, sharing
+from k3gate.errors import NotPresentError, ProbeError
+from k3gate.probes import _native, gemm_kernels, pools, sharing, storage_files, storage_plan
+from k3gate.probes.direct_reads import Stream as DirectReads
 from k3gate.probes.gemm_products import PROVEN_INNER, PROVEN_WIDTH
+from k3gate.probes.storage_direct import Evidence
 from k3gate.probes.thermal_plan import FORMAT
 from k3gate.probing.contract import Context
 from k3gate.probing.registry import one_line
-from k3gate.records import Proof, Scalar
+from k3gate.records import Case, Proof, Scalar
 
 REGION_S = 0.2
 """About how long a loader works before it looks whether it is to end."""
@@ -192,11 +196,56 @@ class Product:
         ]
 
 
-def workers(context: Context, parameters: Any) -> list[Loader]:
-    """All that a case loads, set up and not started."""
+class Drives:
+    """A thread that reads the files of a place past the page cache, over and over."""
+
+    part = "storage"
+
+    def __init__(self, context: Context, case: Case, entry: dict[str, Any]) -> None:
+        source = entry["source"]
+        place = storage_files.shared(context, source)
+        if place.refusal:
+            raise NotPresentError(f"the file system of {place.place} has no direct reads")
+        shape = storage_plan.MAIN
+        self._stream = DirectReads([place], shape.block, shape.threads, shape.depth)
+        self._stream.read(REGION_S)
+        told = attrs.evolve(case, parameters={"sources": [source]})
+        self._evidence = Evidence(context, told, [place], direct=True)
+        self._read = 0
+        self.labels: dict[str, Scalar] = {
+            "part": self.part,
+            "place": source["path"],
+            "block_bytes": shape.block,
+            "threads": shape.threads,
+            "depth": shape.depth,
+            "engine": self._stream.engine,
+        }
+
+    def work(self) -> tuple[float, float, float]:
+        """See `Worker`."""
+        start = time.monotonic()
+        read = self._stream.read(REGION_S)
+        self._read += read.bytes
+        return start, time.monotonic(), float(read.bytes)
+
+    def proofs(self) -> list[Proof]:
+        """See `Worker`."""
+        return self._evidence.proofs(self._read)
+
+
+def workers(context: Context, case: Case) -> list[Loader]:
+    """All that a case loads, set up and not started. A place that cannot be read so is left out, and what is printed
+    says so: that of memory is worth a load all the same."""
+    parameters = case.parameters
     isa = sharing.choose_isa(parameters["isa"], "read")
     makers: Sequence[Callable[[], Worker]] = [
         *(lambda entry=entry: Stream(context, entry, isa) for entry in parameters["streams"]),
         *(lambda entry=entry: Product(context, entry) for entry in parameters["products"]),
     ]
-    return [Loader(make()) for make in makers]
+    found = [Loader(make()) for make in makers]
+    for entry in parameters["drives"]:
+        try:
+            found.append(Loader(Drives(context, case, entry)))
+        except NotPresentError as error:
+            print(f"not loaded: {error}")
+    return found

@@ -2,7 +2,8 @@
 
 Of the cores at a memory node three quarters stream from its memory, as a decoded token has nearly all cores do, and one
 quarter multiplies experts with many tokens, as a prompt or a large batch has them do: vector and tile code heats a
-package most. Both figures are ours. A core that is alone at its node streams.
+package most. Both figures are ours. A core that is alone at its node streams. Beside them one thread reads each place
+that was named with --storage past the page cache, many blocks at a time, wherever the kernel has it run.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 from attrs import frozen
 
+from k3gate.probes import storage_plan
 from k3gate.probes import working_sets as sets
 from k3gate.probes.gemm_kernels import Variant, fastest_expected
 from k3gate.probes.gemm_plan import (
@@ -96,14 +98,16 @@ class _Planner(Layout):
                 "--profile standard loads the machine for 3 minutes, soak for as long as you like"
             )
             return Planned((), (LeftOut(self.probe, CASE, reason),))
-        self.left_out.append(
-            LeftOut(self.probe, f"{CASE} of drives", "drives are not loaded beside memory and kernels yet")
-        )
+        drives, left_out = storage_plan.loads(self.probe, self.inventory, self.profile)
+        self.left_out += [LeftOut(self.probe, f"{CASE} of {one.case}", one.reason) for one in left_out]
+        if not any(named.asked for named in self.profile.load_paths):
+            reason = "no place was named with --storage: memory and kernels alone are loaded"
+            self.left_out.append(LeftOut(self.probe, f"{CASE} of drives", reason))
         streams, products = self._parts()
         if not streams:
             reason = "no CPU that may be used has memory that may be used"
             return Planned((), (LeftOut(self.probe, CASE, reason),))
-        case = self._case(streams, products)
+        case = self._case(streams, products, drives)
         return Planned(tuple(self._with_room(case)), tuple(self.left_out))
 
     def _parts(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -170,11 +174,15 @@ class _Planner(Layout):
                 return tokens, variant
         return 1, fastest_expected(self.variants, FORMAT, 1)
 
-    def _case(self, streams: list[dict[str, Any]], products: list[dict[str, Any]]) -> Case:
+    def _case(
+        self, streams: list[dict[str, Any]], products: list[dict[str, Any]], drives: list[dict[str, Any]]
+    ) -> Case:
         found = spans(self.profile.load_s, sensors=self._sensors())
         specs = [one["pool"] for one in (*streams, *products)]
         total, reserved = sizes(specs)
+        own = [one["source"] for one in drives if one["source"]["scratch"]]
         setup = self._set_up(streams, products)
+        setup += sum(source["bytes"] for source in own) / storage_plan.WRITE_RATE
         threads = sum(len(one["cpus"]) for one in (*streams, *products))
         reading = sum(len(one["cpus"]) for one in streams)
         title = f"The whole machine at once for {duration(found.load)}: {count(reading, 'thread')} "
@@ -185,6 +193,10 @@ class _Planner(Layout):
                 f", {number} {'multiplies' if number == 1 else 'multiply'} experts by {products[0]['path']} "
             )
             title += f"with {count(products[0]['tokens'], 'token')}"
+        if drives:
+            title += (
+                f", {count(len(drives), 'thread')} {'reads' if len(drives) == 1 else 'read'} from storage"
+            )
         if found.cool:
             title += f"; then {duration(found.cool)} of cooling"
         return Case(
@@ -196,6 +208,8 @@ class _Planner(Layout):
                 "isa": self.isa,
                 "streams": streams,
                 "products": products,
+                "drives": drives,
+                "scratch": [source["scratch"] for source in own],
                 "warm_up_s": found.warm_up,
                 "first_s": found.first,
                 "load_s": found.load,
@@ -204,7 +218,7 @@ class _Planner(Layout):
                 "reserved_bytes": reserved,
             },
             setup + found.load + found.cool,
-            total - reserved,
+            total - reserved + len(drives) * storage_plan.MAIN.in_flight,
             rounds=1,
             setup_seconds=setup + found.warm_up + found.cool,
             labels={"scope": "machine", "threads": threads, "load_s": found.load},

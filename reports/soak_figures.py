@@ -254,7 +254,7 @@ def _row(part: Lasting, found: Soak, rows: Sequence[SampleRow]) -> BarRow:
     own = (
         row
         for row in rows
-        if (row.metric.labels.get("part"), row.metric.labels.get("memory_node")) == (part.part, part.node)
+        if all(row.metric.labels.get(key) == value for key, value in part.series.labels.items())
     )
     row = next(own, None)
     interval = "unknown" if part.interval is None else f"{part.interval[0]:.3f}–{part.interval[1]:.3f}"
@@ -370,6 +370,10 @@ def _telling(record: RunRecord, found: Soak, part: Lasting) -> Series | None:
             if sign.role is not None and domain_of(one) == sign.domain:
                 return one
     own = sustained.packages_of(record.inventory, part.node)
+    if part.part == "storage":
+        heat = [one for one in heat if one.labels.get("role") == "drive"]
+        if not heat:
+            return None
     near = [one for one in heat if one.labels.get("role") == "cpu" and one.labels.get("of") in own]
     return max(near or heat, key=lambda one: _span(_points(one, found.spans)))
 

@@ -322,7 +322,8 @@ def made_soak() -> Callable[..., RunRecord]:
 
     `fall`: what of the rate is lost at the end, by part ("memory of node 0"), growing between 40 % and 60 % of the
     load; `heat`: (sensor's labels, rise in degrees, start); `others`: shares of CPU time before and after half of the
-    load; `counter`: a domain whose throttling was counted; `seconds`: how long it really lasted; `more`: other series.
+    load; `path`: a place that is read too, on nvme0n1; `counter`: a domain whose throttling was counted; `seconds`:
+    how long it really lasted; `more`: other series.
     """
     from k3gate.probes import thermal_plan
 
@@ -336,6 +337,7 @@ def made_soak() -> Callable[..., RunRecord]:
         load_s: float = 180.0,
         seconds: float | None = None,
         noise: float = 0.004,
+        path: str | None = None,
         state: State = State.OK,
         more: Sequence[Series] = (),
         begun: float = 5.0,
@@ -363,6 +365,17 @@ def made_soak() -> Callable[..., RunRecord]:
             for part in rates
             for node in (0, 1)
         ]
+        if path is not None:
+            rates["storage"], key = 6e9, f"storage at {path}"
+            lost = (fall or {}).get(key, 0.0)
+            watched.append(
+                series(
+                    "load.rate",
+                    "B/s",
+                    {"part": "storage", "place": path},
+                    lambda at: rates["storage"] * (1 - lost * grown(at)) * (1 + chance.gauss(0, noise)),
+                )
+            )
         watched.append(series("load.others", "1", {}, lambda at: others[grown(at) > 0.5]))
         for labels, rise, start in heat:
             whole = (*times[:-1], times[-1], times[-1] + spans.cool)
@@ -390,6 +403,7 @@ def made_soak() -> Callable[..., RunRecord]:
             "load_s": load_s,
             "last_s": spans.last,
             "cool_s": spans.cool,
+            "drives": [] if path is None else [{"source": {"path": path}, "drives": ["nvme0n1"]}],
         }
         case = Case(
             "thermal", "soak", "The whole machine at once, made up", "soak", parameters, load_s, 0, rounds=1

@@ -61,6 +61,8 @@ class Lasting:
 
     part: str
     node: int | None
+    place: str | None
+    """Of storage: the path."""
     series: Series
     first: float
     last: float
@@ -72,7 +74,9 @@ class Lasting:
 
     @property
     def name(self) -> str:
-        """ "memory of node 0", "kernels of node 1"."""
+        """ "memory of node 0", "kernels of node 1", "storage at /srv/k3"."""
+        if self.place is not None:
+            return f"{self.part} at {self.place}"
         return self.part if self.node is None else f"{self.part} of node {self.node}"
 
 
@@ -165,6 +169,7 @@ def _lasting(series: Series, spans: Spans) -> Lasting | None:
     return Lasting(
         part=str(series.labels.get("part")),
         node=node if isinstance(node, int) else None,
+        place=None if (place := series.labels.get("place")) is None else str(place),
         series=series,
         first=first,
         last=last,
@@ -263,12 +268,14 @@ def explained_by_others(found: Soak, part: Lasting) -> bool:
 def evidence(record: RunRecord, found: Soak, part: Lasting) -> tuple[Throttling, ...]:
     """What shows that something throttled during the load, what bears on this part first.
 
-    A drive's heat says nothing of memory and kernels; another package's heat less than that of the part's own.
+    A drive's heat says nothing of memory and kernels, nor that of another drive of storage; another package's heat says
+    less than that of the part's own.
     """
     zones = record.inventory.sensors.power_zones if record.inventory.sensors else ()
     told = throttling.evidence(record.series, found.spans.warm, found.spans.end, zones)
     own = packages_of(record.inventory, part.node)
-    kept = [one for one in told if one.role != "drive" and not one.domain.startswith("drive ")]
+    drives = _drives_of(found.case, part)
+    kept = [one for one in told if _bears(one, part, drives)]
     return tuple(
         sorted(
             kept,
@@ -279,6 +286,25 @@ def evidence(record: RunRecord, found: Soak, part: Lasting) -> tuple[Throttling,
             ),
         )
     )
+
+
+def _bears(sign: Throttling, part: Lasting, drives: Sequence[str]) -> bool:
+    """Whether what throttled can have slowed this part."""
+    if not sign.domain.startswith("drive "):
+        return part.part != "storage" or sign.role in ("board", "bmc")
+    # A sensor names the controller (nvme0), a counter the drive (nvme0n1).
+    name = sign.domain.removeprefix("drive ")
+    return part.part == "storage" and (
+        not drives or name in drives or any(drive.startswith(f"{name}n") for drive in drives)
+    )
+
+
+def _drives_of(case: Case, part: Lasting) -> tuple[str, ...]:
+    """The drives below a place, as the plan knew them."""
+    for entry in case.parameters.get("drives") or ():
+        if entry["source"]["path"] == part.place:
+            return tuple(entry["drives"])
+    return ()
 
 
 def packages_of(inventory: Inventory, node: int | None) -> tuple[str, ...]:

@@ -53,6 +53,21 @@ def test_a_sensor_at_its_limit_and_a_counter_are_surer_signs_than_heat(judged: A
     assert "Throttled: CPU package 1, as a whole (its counter rose by 5)" in counted.reason
 
 
+@pytest.mark.case("NVM-07")
+def test_a_drive_that_slows_down_is_named_and_neither_a_processor_nor_another_drive(judged: Any) -> None:
+    """By its own counter where it has one, whatever its composite temperature says."""
+    other = {**DRIVE, "sensor": "nvme 0000:42:00.0 Composite", "of": "nvme10"}
+    warm = [(PACKAGE, 24.0, 66.0), (DRIVE, 30.0, 40.0), (other, 40.0, 40.0)]
+    found = judged(path="/srv/k3", fall={"storage at /srv/k3": 0.4}, heat=warm)
+    assert found.verdict is Verdict.FAIL
+    assert "Storage at /srv/k3 ran at 0.6" in found.reason
+    assert "drive nvme0 (rose by" in found.reason and "package" not in found.reason
+    assert "nvme10" not in found.reason
+    steady = [(DRIVE, 0.5, 50.0)]
+    counted = judged(path="/srv/k3", fall={"storage at /srv/k3": 0.4}, heat=steady, counter="drive nvme0n1")
+    assert "Throttled: drive nvme0n1 (its counter rose by 5)" in counted.reason
+
+
 def test_a_package_that_draws_all_it_may_is_named(judged: Any, bare_metal: Any) -> None:
     zone = PowerZone("rapl package-1", "package-1", 1, limits={"long_term": 250.0})
     labels = {"sensor": "rapl package-1", "role": "cpu", "of": "1", "domain": "package-1"}

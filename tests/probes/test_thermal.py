@@ -22,7 +22,18 @@ from k3gate.probes.thermal_load import Loader, Meter
 from k3gate.probing import plan, profiles
 from k3gate.probing.contract import Planned
 from k3gate.probing.execute import Executor, Watched
-from k3gate.records import Case, NumaNode, Profile, SensorReading, Sensors, State
+from k3gate.records import (
+    Case,
+    LoadFile,
+    LoadPath,
+    NumaNode,
+    Profile,
+    SensorReading,
+    Sensors,
+    State,
+    Storage,
+    StoragePath,
+)
 
 VARIANTS = tuple(Variant("mxfp4", path, "bf16") for path in ("amx_int8", "avx512", "generic"))
 MIB = 1 << 20
@@ -73,6 +84,33 @@ def test_a_core_that_is_alone_streams_and_slow_code_takes_few_tokens(make_invent
     assert {(one["path"], one["tokens"]) for one in slow.parameters["products"]} == {("generic", 4)}
 
 
+def test_the_places_that_were_named_are_read_beside_it(make_inventory: Any) -> None:
+    shard = LoadFile("/srv/k3/a.safetensors", 8 << 30, 1, 2)
+    places = (
+        LoadPath("/srv/k3", "/srv/k3", (shard,)),
+        LoadPath("/srv/new", "/srv/new", (), 100 << 30),
+        LoadPath("/dev/shm", "/dev/shm", (), 1 << 30),
+        LoadPath("/home", "/home", (), 100 << 30, asked=False),
+    )
+    lying = tuple(
+        StoragePath(path, kind, kind, drives=drives)
+        for path, kind, drives in (("/srv/k3", "block", ("nvme0n1",)), ("/dev/shm", "memory", ()))
+    )
+    machine = attrs.evolve(make_inventory("bare_metal"), storage=Storage((), lying))
+    found = planned(machine, profiles.load("standard", load_paths=places))
+    (case,) = found.cases
+    drives = case.parameters["drives"]
+    assert [(one["source"]["path"], one["drives"]) for one in drives] == [
+        ("/srv/k3", ["nvme0n1"]),
+        ("/srv/new", []),
+    ]
+    # A file of our own is held by the run, of the size that the storage probe reads too.
+    assert case.parameters["scratch"] == ["/srv/new"] and drives[1]["source"]["bytes"] == 8 << 30
+    assert "2 threads read from storage" in case.title
+    assert case.seconds > planned(machine).cases[0].seconds + 20
+    assert any("name a folder on a drive" in one.reason for one in found.left_out)
+
+
 def test_what_is_too_short_or_has_no_room_is_left_out_with_the_reason(make_inventory: Any) -> None:
     for name in ("smoke", "quick"):
         found = planned(make_inventory("bare_metal"), profiles.load(name))
@@ -80,7 +118,7 @@ def test_what_is_too_short_or_has_no_room_is_left_out_with_the_reason(make_inven
     full = make_inventory("bare_metal", limits={"usable_memory_bytes": MIB})
     found = planned(full)
     assert found.cases == () and "more than the" in found.left_out[-1].reason
-    assert "drives are not loaded" in planned(make_inventory("vm")).left_out[0].reason
+    assert "no place was named with --storage" in planned(make_inventory("vm")).left_out[0].reason
 
 
 def test_the_parts_of_a_load_are_minutes_where_it_lasts_and_thirds_where_it_does_not() -> None:
@@ -190,6 +228,9 @@ def test_all_parts_work_at_once_and_tell_their_rates(here: Any) -> None:
         assert len(points) >= 25 and times == sorted(times) and points[-1][1] is None
     # The windows of all parts are the same, whatever their regions were.
     assert len({tuple(at for at, _ in points) for points in told.values()}) == 1
+    assert all(
+        labels == {"part": labels["part"], "memory_node": 0} for _, labels, _, _ in context.pieces if labels
+    )
     # The whole load is booked once, though all parts had it.
     assert sum(context.timed) == pytest.approx(1.2, abs=0.3)
 
@@ -211,7 +252,7 @@ def test_a_part_that_fails_ends_the_others_and_the_case(here: Any, monkeypatch: 
             raise OSError(5, "a fault on purpose")
 
     loaders = [Loader(Endless()), Loader(Broken())]
-    monkeypatch.setattr(thermal_load, "workers", lambda context, parameters: loaders)
+    monkeypatch.setattr(thermal_load, "workers", lambda context, case: loaders)
     before = threading.active_count()
     with pytest.raises(ProbeError, match=r"memory: OSError: \[Errno 5\] a fault on purpose"):
         list(ThermalProbe().run(small(here, 600.0), FakeContext(here)))
