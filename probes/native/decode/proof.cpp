@@ -231,7 +231,7 @@ class Prover {
     if (!whole.ok) return whole;
     Verdict stages = judge(check_step(engine_, truth_, setup_.shape.hidden, dice_()));
     if (!stages.ok) return stages;
-    const Verdict routers = choices();
+    Verdict routers = choices();
     if (!routers.ok) return routers;
     stages.detail = whole.detail + "; " + routers.detail + "; " + stages.detail;
     if (setup_.positions < kSteps) return stages;
