@@ -28,6 +28,31 @@ def test_each_drive_has_its_node_and_its_link(inventory: Any) -> None:
     assert "SECRET" not in str(inventory)
 
 
+def test_the_port_that_is_held_down_by_its_drive_is_shown(inventory: Any) -> None:
+    """Both ends of both links are read: one port could do 16 GT/s x4 and does 2.5 GT/s x1, the other all it can."""
+    drives = {one["node"]: one for one in inventory["storage"]["drives"] if one["node"] is not None}
+    links = {node: one["link"] for node, one in drives.items()}
+    assert [(links[n]["port_gt_per_s"], links[n]["port_width"]) for n in (0, 1)] == [(16.0, 4), (2.5, 1)]
+    assert [(links[n]["gt_per_s"], links[n]["width"]) for n in (0, 1)] == [(2.5, 1), (2.5, 1)]
+    (found,) = [one for one in inventory["findings"] if one["code"] == "device_below_slot"]
+    assert found["observed"] == f"drive {drives[0]['name']}: 2.5 GT/s x1 of 16 GT/s x4"
+
+
+def test_the_tree_has_ports_nodes_and_ways(inventory: Any) -> None:
+    devices = {one["address"]: one for one in inventory["pci"]}
+    drives = {
+        one["node"]: one["link"]["address"]
+        for one in inventory["storage"]["drives"]
+        if one["node"] is not None
+    }
+    for node, address in drives.items():
+        one = devices[address]
+        assert (one["kind"], one["node"], one["node_source"]) == ("nvme", node, "numa_node")
+        (port,) = one["above"]
+        assert (devices[port]["kind"], devices[port]["port"]) == ("bridge", "root")
+        assert devices[port]["redirects"] == [], "as root all of the configuration space is read"
+
+
 def test_the_smart_log_is_asked_of_the_kernel(inventory: Any) -> None:
     """NVME_IOCTL_ADMIN_CMD is answered: QEMU's drives are at 50 degC, as good as new, and never too hot."""
     health = next(one for one in inventory["storage"]["drives"] if one["node"] == 0)["health"]
