@@ -38,7 +38,8 @@ class Stream:
     """Threads that read all of some files over and over, each its own part, `depth` blocks of `block` bytes at a time.
 
     `cpus`: those that the threads are pinned to, in turn; none: wherever the kernel has them. `direct` False: through
-    the page cache. `engine` says how reads are kept under way. Raises `ProbeError` and its kind.
+    the page cache. `huge`: into transparent huge pages, where a block is one piece for the drive. `engine` says how
+    reads are kept under way. Raises `ProbeError` and its kind.
     """
 
     def __init__(
@@ -50,13 +51,14 @@ class Stream:
         cpus: Sequence[int] = (),
         *,
         direct: bool = True,
+        huge: bool = True,
     ) -> None:
         self._places = tuple(places)
         self.engine = "pread" if depth == 1 else "io_submit"
         lists = self._dealt(block, threads, direct)
         self.cpus = [cpus[index % len(cpus)] for index in range(len(lists))] if cpus else []
         try:
-            self._reader = _storage.Reader(lists, block, depth, self.cpus)
+            self._reader = _storage.Reader(lists, block, depth, self.cpus, huge)
         except OSError as error:
             if depth == 1 or error.errno not in (errno.EAGAIN, errno.ENOSYS, errno.EPERM):
                 raise ProbeError(
@@ -66,7 +68,7 @@ class Stream:
             self.engine = "pread"
             lists = self._dealt(block, threads * depth, direct)
             self.cpus = [cpus[index % len(cpus)] for index in range(len(lists))] if cpus else []
-            self._reader = _storage.Reader(lists, block, 1, self.cpus)
+            self._reader = _storage.Reader(lists, block, 1, self.cpus, huge)
         self.part_bytes = min(sum(part[2] for part in parts) for parts in lists)
         """What the thread with the least to read has before it begins again."""
 

@@ -23,6 +23,8 @@ LEAST_REGION_SECONDS = 1e-3
 """A shorter region is too short to be trusted."""
 WARM_UP_SECONDS = 0.1
 LEAST_SAMPLES = 3
+BUFFERS = "transparent huge pages, where there are some"
+"""Where blocks come to lie: a loader that reads into base pages hands its drive many pieces for a block."""
 COURSE_SECONDS = 0.5
 """A piece of a long read."""
 
@@ -47,7 +49,7 @@ def measure(case: Case, context: Context) -> Iterator[Metric]:
     proofs = evidence.proofs(sum(one.bytes for one in reads), statistics.median(one.rate for one in reads))
     if stream.cpus:
         proofs.append(storage_proofs.pinned(reads[-1].region, stream.cpus))
-    labels: dict[str, Scalar] = {**case.labels, "direct": direct, "engine": stream.engine}
+    labels: dict[str, Scalar] = {**case.labels, "direct": direct, "engine": stream.engine, "buffers": BUFFERS}
     rates = [context.sample(read.rate, read.seconds) for read in reads]
     if not direct:
         labels |= {"way": "buffered", "threads": threads, "depth": 1}
@@ -80,7 +82,7 @@ def course(case: Case, context: Context) -> Iterator[Metric]:
         samples.append(context.sample(read.rate, read.seconds))
         context.heartbeat("reading on end")
     proofs = evidence.proofs(sum(one.bytes for one in reads), statistics.median(one.rate for one in reads))
-    labels: dict[str, Scalar] = {**case.labels, "direct": True, "engine": stream.engine}
+    labels: dict[str, Scalar] = {**case.labels, "direct": True, "engine": stream.engine, "buffers": BUFFERS}
     last = reads[-max(1, len(reads) // 3) :]
     steady = sum(one.bytes for one in last) / sum(one.seconds for one in last)
     yield figure(context, metrics.STORAGE_COURSE, samples, labels, proofs)

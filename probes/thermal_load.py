@@ -111,14 +111,12 @@ class Stream:
         self._sums = pools.Checksums(self._parts)
         once = self._team.run("read", isa, self._parts, 1)
         self._passes = max(1, round(REGION_S / max(once.seconds, 1e-6)))
-        size, self._page = pools.page_size([self._pool])
+        _, self._page = pools.page_size([self._pool])
         self.labels: dict[str, Scalar] = {
             "part": self.part,
             "memory_node": entry["memory_node"],
             "threads": len(entry["cpus"]),
             "isa": isa,
-            "page_size": size,
-            "pool_bytes": self._pool.bytes,
         }
 
     def work(self) -> tuple[float, float, float]:
@@ -175,9 +173,7 @@ class Product:
             "part": self.part,
             "memory_node": entry["memory_node"],
             "threads": len(cpus),
-            "path": variant.path,
-            "format": FORMAT,
-            "tokens": self._tokens,
+            "isa": variant.path,
         }
 
     def work(self) -> tuple[float, float, float]:
@@ -215,10 +211,7 @@ class Drives:
         self.labels: dict[str, Scalar] = {
             "part": self.part,
             "place": source["path"],
-            "block_bytes": shape.block,
             "threads": shape.threads,
-            "depth": shape.depth,
-            "engine": self._stream.engine,
         }
 
     def work(self) -> tuple[float, float, float]:

@@ -33,6 +33,8 @@ CONFIDENCE = 0.95
 LEAST_COOLING_S = 3.0
 OTHERS_ROSE = 0.01
 """Of all CPU time: what others took more of is less than that where it is noise."""
+OTHERS_RULE = 0.25
+"""A machine that is so busy with others tells nothing of itself."""
 OTHERS_EXPLAIN = 0.25
 """Others explain a fall where what they took more is so much of it: a load of threads that wait for each other loses
 more than is taken, as does memory that two use."""
@@ -258,9 +260,12 @@ def _others(record: RunRecord, spans: Spans) -> tuple[float, float] | None:
 
 
 def explained_by_others(found: Soak, part: Lasting) -> bool:
-    """Whether others took more CPU time as the rate fell, and enough to have made it fall."""
+    """Whether others took more CPU time as the rate fell, and enough to have made it fall; or so much all the time that
+    where they took it decides what falls."""
     if found.others is None:
         return False
+    if max(found.others) >= OTHERS_RULE:
+        return True
     more = found.others[1] - found.others[0]
     return more >= max(OTHERS_ROSE, OTHERS_EXPLAIN * (1 - part.ratio))
 

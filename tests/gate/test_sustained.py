@@ -94,6 +94,8 @@ def test_others_that_took_more_as_the_rate_fell_make_it_unproven(judged: Any) ->
     assert "End what else runs" in found.remedy
     # As much as before explains nothing, nor does far less than was lost.
     assert judged(fall=FALL, others=(0.12, 0.12)).verdict is Verdict.FAIL
+    # Of a machine that others have all the time nothing is learned.
+    assert judged(fall=FALL, others=(0.6, 0.5)).reason.startswith("Others: ")
     assert judged(fall=FALL, others=(0.0, 0.02)).verdict is Verdict.FAIL
 
 

@@ -20,13 +20,13 @@ namespace {
 using RangeTuple = std::tuple<int, std::uint64_t, std::uint64_t>;
 
 void make_reader(Reader* self, const std::vector<std::vector<RangeTuple>>& lists, std::size_t block_bytes,
-                 unsigned depth, std::vector<int> cpus) {
+                 unsigned depth, std::vector<int> cpus, bool huge) {
   std::vector<std::vector<Range>> ranges;
   for (const auto& list : lists) {
     ranges.emplace_back();
     for (const auto& [file, start, bytes] : list) ranges.back().push_back({file, start, bytes});
   }
-  new (self) Reader(std::move(ranges), block_bytes, depth, std::move(cpus));
+  new (self) Reader(std::move(ranges), block_bytes, depth, std::move(cpus), huge);
 }
 
 std::tuple<int, std::uint64_t, std::uint64_t> resident(int file, std::uint64_t start, std::uint64_t bytes) {
@@ -71,7 +71,8 @@ NB_MODULE(_storage, m) {
       .def_ro("seconds", &ReadRegion::seconds)
       .def_ro("threads", &ReadRegion::threads);
   nb::class_<Reader>(m, "Reader", "Threads that read ranges (file descriptor, start, bytes) of open files.")
-      .def("__init__", &make_reader, "ranges"_a, "block_bytes"_a, "depth"_a, "cpus"_a = std::vector<int>())
+      .def("__init__", &make_reader, "ranges"_a, "block_bytes"_a, "depth"_a, "cpus"_a = std::vector<int>(),
+           "huge"_a = true)
       .def("run", &Reader::run, "seconds"_a, nb::call_guard<nb::gil_scoped_release>(),
            "Read for so many seconds; goes on where the last region ended.")
       .def("stop", &Reader::stop, "End the region under way, from another thread.");

@@ -34,11 +34,11 @@ double clock_seconds(clockid_t clock) {
 // Memory for the blocks under way, in huge pages where there are some: pinning it for each read costs less.
 class Buffer {
  public:
-  explicit Buffer(std::size_t bytes) : bytes_((bytes + kHugePage - 1) / kHugePage * kHugePage) {
+  Buffer(std::size_t bytes, bool huge) : bytes_((bytes + kHugePage - 1) / kHugePage * kHugePage) {
     void* start = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (start == MAP_FAILED) fail(errno, "no memory for the blocks that are read");
     start_ = static_cast<std::byte*>(start);
-    madvise(start_, bytes_, MADV_HUGEPAGE);
+    madvise(start_, bytes_, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
   }
   ~Buffer() { munmap(start_, bytes_); }
   Buffer(const Buffer&) = delete;
@@ -84,8 +84,8 @@ class Queue {
 
 class Reader::Worker {
  public:
-  Worker(std::vector<Range> ranges, std::size_t block, unsigned depth, int cpu)
-      : ranges_(std::move(ranges)), block_(block), depth_(depth), cpu_(cpu), buffer_(block * depth) {
+  Worker(std::vector<Range> ranges, std::size_t block, unsigned depth, int cpu, bool huge)
+      : ranges_(std::move(ranges)), block_(block), depth_(depth), cpu_(cpu), buffer_(block * depth, huge) {
     if (depth_ > 1) queue_ = std::make_unique<Queue>(depth_);
     controls_.resize(depth_);
   }
@@ -232,7 +232,7 @@ class Reader::Worker {
 };
 
 Reader::Reader(std::vector<std::vector<Range>> ranges, std::size_t block_bytes, unsigned depth,
-               std::vector<int> cpus) {
+               std::vector<int> cpus, bool huge) {
   if (block_bytes == 0 || depth == 0 || depth > kMostDepth || ranges.empty())
     throw std::invalid_argument("reading needs ranges, a block and a depth of 1 to 1024");
   if (!cpus.empty() && cpus.size() != ranges.size())
@@ -244,7 +244,7 @@ Reader::Reader(std::vector<std::vector<Range>> ranges, std::size_t block_bytes, 
         throw std::invalid_argument("a range is no whole number of blocks");
     }
     workers_.push_back(std::make_unique<Worker>(std::move(ranges[index]), block_bytes, depth,
-                                                cpus.empty() ? -1 : cpus[index]));
+                                                cpus.empty() ? -1 : cpus[index], huge));
   }
 }
 

@@ -41,9 +41,11 @@ struct ReadRegion {
 class Reader {
  public:
   // `cpus`: one per list of ranges, or none where threads are not pinned. Throws std::system_error where the
-  // kernel gives no memory or no queue, std::invalid_argument for ranges that are no whole blocks.
+  // kernel gives no memory or no queue, std::invalid_argument for ranges that are no whole blocks. `huge`:
+  // whether blocks come into transparent huge pages, where a block is one piece for the drive, or into base
+  // pages.
   Reader(std::vector<std::vector<Range>> ranges, std::size_t block_bytes, unsigned depth,
-         std::vector<int> cpus);
+         std::vector<int> cpus, bool huge = true);
   ~Reader();
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
