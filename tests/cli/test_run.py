@@ -319,8 +319,10 @@ def test_the_gate_says_what_it_does_not_show_and_what_would_settle_the_rest(cli,
     checks = r"^     . \w+( \w+)?  \w+$"
     assert len(re.findall(checks, full, re.M)) - len(re.findall(checks, short, re.M)) == hidden
     assert "more checks" not in full
-    assert short.count("does not inspect runtimes") == 1, "once for the checks of a step, not under each"
-    assert full.count("does not inspect runtimes") > 1
+    assert short.count("does not compare a model's answers") == 1, (
+        "once for the checks of a step, not under each"
+    )
+    assert full.count("does not compare a model's answers") > 1
 
 
 def test_lines_on_what_is_left_out_fit_the_page(cli) -> None:

@@ -33,7 +33,7 @@ EXCEPTIONS = {
     r".*\.die_count|counts.*\.Group": "dies and groups stand in the inventory as NUMA nodes and caches only",
     r".*\.node_possible|.*\.node_has_normal_memory": "zones and nodes that could be are no part of the inventory",
     r".*\.(pci_.*|gpus)|gpus": OWN_FILE,
-    r"counts.*\.(OSDev|PCIDev)": OTHER_LISTS,
+    r"(lstopo_)?counts.*\.(OSDev|PCIDev)": OTHER_LISTS,
     r"(aer|hwmon_temperatures_millidegree|nvme|pci_links|rapl)\..*": "compared in test_captured_devices.py",
     r"thermal\..*": "thermal zones are names of what hwmon tells better",
     r"edac\..*(csrow\d/[cu]e_count|noinfo).*": "counts are told by channel, by controller and in all",

@@ -72,6 +72,7 @@ def test_without_sensors_there_is_no_scatter_and_the_page_says_that_the_rates_de
     assert 'id="fig-soak"' in page and 'id="fig-soak-heat"' not in page
 
 
+@pytest.mark.long
 def test_a_load_of_hours_is_thinned_and_told_in_minutes(figures: Any) -> None:
     found, _ = figures(load_s=14400.0, heat=[(PACKAGE, 20.0, 60.0)])
     assert "75\xa0min" in str(found[0].plot) or "100\xa0min" in str(found[0].plot)
