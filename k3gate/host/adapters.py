@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from k3gate.host import pci, pcie
+from k3gate.host import interfaces, pci, pcie
 from k3gate.host.files import Root
+from k3gate.host.interfaces import FOLDER, VERBS
 from k3gate.host.notes import Notes
-from k3gate.host.parsing import integer
 from k3gate.records import NetworkAdapter, Numa
 
-FOLDER = "sys/class/net"
-VERBS = "sys/class/infiniband"
 _MOST = 1024
 _KINDS = {"1": "ethernet", "32": "infiniband"}
 """ARPHRD_ETHER and ARPHRD_INFINIBAND of if_arp.h."""
@@ -49,8 +47,8 @@ def _interfaces(root: Root, numa: Numa) -> Iterator[NetworkAdapter]:
             kind=kind,
             address=pcie.address_in(device),
             state=_word(root.line(f"{folder}/operstate")),
-            mtu=_whole(root.line(f"{folder}/mtu")),
-            bytes_per_s=_megabits(root.line(f"{folder}/speed")),
+            mtu=interfaces.whole(root.line(f"{folder}/mtu")),
+            bytes_per_s=interfaces.line_rate(root.line(f"{folder}/speed")),
             driver=driver,
             node=_node(root, device, numa),
             link=pcie.link(root, device),
@@ -97,16 +95,3 @@ def _driver(root: Root, device: str) -> str | None:
 
 def _word(text: str | None) -> str | None:
     return text if text and re.fullmatch(r"[\w-]{1,40}", text, re.ASCII) else None
-
-
-def _whole(text: str | None) -> int | None:
-    try:
-        return integer(text or "", 1, 2**31)
-    except ValueError:
-        return None
-
-
-def _megabits(text: str | None) -> float | None:
-    """B/s of a file in Mbit/s, which says -1, or 2^32 - 1, where nothing is known."""
-    found = _whole(text)
-    return found * 1e6 / 8 if found is not None and found < 10_000_000 else None

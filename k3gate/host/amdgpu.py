@@ -16,19 +16,9 @@ _MODE = re.compile(r"[A-Z0-9]{2,8}", re.ASCII)
 _DRIVER = "sys/module/amdgpu/version"
 
 
-def read(root: Root, device: PciDevice) -> Gpu:
-    """What it tells; without the driver what PCI shows, with the reason."""
+def read(root: Root, device: PciDevice, bare: Gpu) -> Gpu:
+    """What it tells beside what PCI shows, which is `bare`; without the driver that alone, with the reason."""
     folder = root.real(f"{pcie.DEVICES}/{device.address}") or f"{pcie.DEVICES}/{device.address}"
-    bare = Gpu(
-        name=device.device,
-        vendor="amd",
-        address=device.address,
-        source="sysfs",
-        driver=device.driver,
-        bar_bytes=device.bar_bytes,
-        node=device.node,
-        link=device.link,
-    )
     memory = pcie.number(root, f"{folder}/mem_info_vram_total")
     if memory is None:
         why = (

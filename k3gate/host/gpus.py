@@ -53,7 +53,7 @@ def read(
     told = _told(root, notes, bool(own) or wsl)
     found = [*_nvidia(own, told)]
     found += [
-        amdgpu.read(root, one) if one.vendor_id == _AMD else _bare(one)
+        amdgpu.read(root, one, _bare(one)) if one.vendor_id == _AMD else _bare(one)
         for one in shown
         if one.vendor_id != _NVIDIA
     ]

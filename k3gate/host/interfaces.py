@@ -51,8 +51,8 @@ def read(root: Root, name: str) -> Interface | None:
         name,
         kind=_kind(root, folder, bool(on)),
         state=_state(root.line(f"{folder}/operstate")),
-        mtu=_whole(root.line(f"{folder}/mtu")),
-        bytes_per_s=_rate(root.line(f"{folder}/speed")),
+        mtu=whole(root.line(f"{folder}/mtu")),
+        bytes_per_s=line_rate(root.line(f"{folder}/speed")),
         driver=", ".join(sorted(drivers)) or None,
         node=nodes.pop() if len(nodes) == 1 else None,
         link=below[0][2] if len(below) == 1 else None,
@@ -99,7 +99,8 @@ def _kind(root: Root, folder: str, made_of_others: bool) -> str:
     return "device" if root.exists(f"{folder}/device") else "virtual"
 
 
-def _whole(text: str | None) -> int | None:
+def whole(text: str | None) -> int | None:
+    """A number above 0; None where the file has none."""
     try:
         return integer(text or "", 1, 2**31)
     except ValueError:
@@ -110,9 +111,9 @@ def _state(text: str | None) -> str | None:
     return text if text and text != "unknown" else None
 
 
-def _rate(text: str | None) -> float | None:
+def line_rate(text: str | None) -> float | None:
     """B/s of a file in Mbit/s, which says -1, or 2^32 - 1, where nothing is known."""
-    found = _whole(text)
+    found = whole(text)
     return found * 1e6 / 8 if found is not None and found < 10_000_000 else None
 
 
