@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import fnmatch
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from attrs import field, frozen
@@ -77,61 +77,62 @@ def dictionaries(tree: Tree, file: str, name: str) -> Registry:
 
 def entry_classes(tree: Tree, folder: str, name: str, wanted: Wanted) -> Registry:
     """Those of the wanted classes that modules of a folder assign to `name`: SGLang's `EntryClass`."""
-    names: dict[str, Sighting] = {}
-    files, problem = [], None
-    for file in _sources(tree, folder, deep=False):
-        module, unread = _module(tree, file, wanted)
-        if module is None:
-            problem = problem or unread
-            continue
-        files.append(tree.where(file))
+
+    def entries(module: ast.Module) -> Iterator[tuple[str, int]]:
         value = _assignments(module).get(name)
-        entries = value.elts if isinstance(value, ast.List | ast.Tuple) else [value]
-        for entry in entries:
+        for entry in value.elts if isinstance(value, ast.List | ast.Tuple) else [value]:
             if isinstance(entry, ast.Name) and entry.id in wanted:
-                names.setdefault(entry.id, Sighting(entry.id, tree.where(file), entry.lineno))
-    if not files:
-        problem = problem or f"no module lies in {tree.where(folder)}"
-    return Registry(names, tuple(files), problem)
+                yield entry.id, entry.lineno
+
+    return _of_modules(tree, folder, wanted, entries, deep=False)
 
 
 def constants(tree: Tree, folder: str, wanted: Wanted) -> Registry:
     """Those wanted that stand as a text in a package's modules: of a runtime that names models here and there."""
-    names: dict[str, Sighting] = {}
-    files, problem = [], None
-    for file in _sources(tree, folder, deep=True):
-        module, unread = _module(tree, file, wanted)
-        if module is None:
-            problem = problem or unread
-            continue
-        files.append(tree.where(file))
+
+    def texts(module: ast.Module) -> Iterator[tuple[str, int]]:
         for node in ast.walk(module):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in wanted:
-                names.setdefault(node.value, Sighting(node.value, tree.where(file), node.lineno))
-    if not files:
-        problem = problem or f"no module lies in {tree.where(folder)}"
-    return Registry(names, tuple(files), problem)
+                yield node.value, node.lineno
+
+    return _of_modules(tree, folder, wanted, texts)
 
 
 def registrations(tree: Tree, folder: str, method: str) -> Registry:
     """Names that a plugin registers by a call like `ModelRegistry.register_model("Name", ...)`."""
+
+    def registered(module: ast.Module) -> Iterator[tuple[str, int]]:
+        for node in ast.walk(module):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            first = node.args[0] if node.func.attr == method and node.args else None
+            if isinstance(first, ast.Constant) and isinstance(first.value, str):
+                yield first.value, first.lineno
+
+    return _of_modules(tree, folder, (method,), registered)
+
+
+def _of_modules(
+    tree: Tree,
+    folder: str,
+    needed: Wanted,
+    find: Callable[[ast.Module], Iterator[tuple[str, int]]],
+    *,
+    deep: bool = True,
+) -> Registry:
+    """What `find` gives, name and line, of the modules of a folder that contain something of `needed`."""
     names: dict[str, Sighting] = {}
     files, problem = [], None
-    for file in _sources(tree, folder, deep=True):
-        module, unread = _module(tree, file, (method,))
+    for file in _sources(tree, folder, deep):
+        module, unread = _module(tree, file, needed)
         if module is None:
             problem = problem or unread
             continue
         files.append(tree.where(file))
-        for node in ast.walk(module):
-            if (
-                isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Attribute)
-                and node.func.attr == method
-            ):
-                first = node.args[0] if node.args else None
-                if isinstance(first, ast.Constant) and isinstance(first.value, str):
-                    names.setdefault(first.value, Sighting(first.value, tree.where(file), first.lineno))
+        for name, line in find(module):
+            names.setdefault(name, Sighting(name, tree.where(file), line))
+    if not files:
+        problem = problem or f"no module lies in {tree.where(folder)}"
     return Registry(names, tuple(files), problem)
 
 
