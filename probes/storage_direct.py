@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from k3gate import metrics
@@ -167,9 +168,13 @@ class Evidence:
             for place in self._places
             for proof in self._context.share(
                 f"content:{place.place}",
-                lambda place=place: [storage_proofs.written(place), storage_proofs.incompressible(place)],  # type: ignore[misc]
+                partial(_content_of, place),
             )
         ]
+
+
+def _content_of(place: OpenFiles) -> list[Proof]:
+    return [storage_proofs.written(place), storage_proofs.incompressible(place)]
 
 
 def figure(

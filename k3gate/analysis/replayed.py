@@ -68,8 +68,9 @@ class Step:
     def number(self, name: str) -> int:
         """A label that is a whole number that some machine could have; -1 where it is none."""
         value = self.rate.labels.get(name)
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        return value if whole and 0 <= value <= _COUNT else -1  # type: ignore[operator,return-value]
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _COUNT:
+            return value
+        return -1
 
     def text(self, name: str) -> str | None:
         """A label that is a text, fit for one line; None where it is none."""

@@ -278,12 +278,12 @@ def _text(value: object) -> str:
 
 
 def _count(value: object) -> int | None:
-    good = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_COUNT
-    return value if good else None  # type: ignore[return-value]
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_COUNT:
+        return value
+    return None
 
 
 def _rate(value: object) -> float | None:
-    good = (
-        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
-    )
-    return float(value) if good else None  # type: ignore[arg-type]
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0:
+        return float(value)
+    return None

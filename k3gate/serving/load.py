@@ -214,15 +214,17 @@ class Driver:
 
     async def _learn(self, client: httpx2.AsyncClient) -> None:
         """How many tokens a word takes, and warms the server up; where it counts none, a word is a token."""
-        counts = []
-        for words in (prompts.PROBE_WORDS, 2 * prompts.PROBE_WORDS):
-            answer = await ask(
-                client, self.endpoint, prompts.prompt(words, self.dice), 4, self.limits, self._origin
-            )
-            counts.append(answer.usage.prompt)
-        if None not in counts and counts[1] > counts[0]:  # type: ignore[operator]
-            self._per_word = (counts[1] - counts[0]) / prompts.PROBE_WORDS  # type: ignore[operator]
-            self._fixed = max(0.0, counts[0] - self._per_word * prompts.PROBE_WORDS)  # type: ignore[operator]
+        short, long = [
+            (
+                await ask(
+                    client, self.endpoint, prompts.prompt(words, self.dice), 4, self.limits, self._origin
+                )
+            ).usage.prompt
+            for words in (prompts.PROBE_WORDS, 2 * prompts.PROBE_WORDS)
+        ]
+        if short is not None and long is not None and long > short:
+            self._per_word = (long - short) / prompts.PROBE_WORDS
+            self._fixed = max(0.0, short - self._per_word * prompts.PROBE_WORDS)
 
     async def _read(self, client: httpx2.AsyncClient, name: str, length: int, streams: int) -> None:
         answers: list[Answer] = []
