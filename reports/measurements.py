@@ -125,13 +125,17 @@ class Measurements:
 
     def _missing(self, title: str, prefix: str) -> Absent:
         """The line for a figure without data: state and reason of the first case that should have it."""
+        return self._absent(title, lambda _, case: case.startswith(prefix))
+
+    def _absent(self, title: str, fits: Callable[[str, str], bool]) -> Absent:
+        """The same of the first case, by probe and name, that fits."""
         for outcome in self._record.outcomes:
-            if outcome.case.startswith(prefix):
+            if fits(outcome.probe, outcome.case):
                 reason = outcome.reason or next((m.reason for m in outcome.metrics if m.reason), None)
                 link = self._index.case_link(outcome.probe, outcome.case)
                 return Absent(title, words.STATES[outcome.state], reason or "no figure was stored", link)
         for left in self._record.run.left_out:
-            if left.case.startswith(prefix):
+            if fits(left.probe, left.case):
                 link = self._index.gaps.get(f"{left.probe}/{left.case}")
                 return Absent(title, "not run", left.reason, link)
         return Absent(title, "not run", "no case of this run measures it", None)
@@ -452,17 +456,13 @@ class Measurements:
 
     def _missing_storage(self, title: str, case: str) -> Absent:
         """As `_missing`, of this probe alone, whose cases carry the number of their place."""
-        probe = storage_figures.PROBE
         kinds = (case, "refused", "*")
-        for outcome in self._record.outcomes:
-            if outcome.probe == probe and outcome.case.partition(".")[2].startswith(kinds):
-                why = outcome.reason or next((one.reason for one in outcome.metrics if one.reason), None)
-                link = self._index.case_link(probe, outcome.case)
-                return Absent(title, words.STATES[outcome.state], why or "no figure was stored", link)
-        for left in self._record.run.left_out:
-            if left.probe == probe and (left.case == "*" or left.case.partition(".")[2].startswith(kinds)):
-                return Absent(title, "not run", left.reason, self._index.gaps.get(f"{probe}/{left.case}"))
-        return Absent(title, "not run", "no case of this run measures it", None)
+        return self._absent(
+            title,
+            lambda probe, name: (
+                probe == storage_figures.PROBE and (name == "*" or name.partition(".")[2].startswith(kinds))
+            ),
+        )
 
     def _network(self) -> tuple[Figure | Absent, ...]:
         """Nothing where no peer was named, which stands under what is left out."""

@@ -60,10 +60,13 @@ def check_kept(path: str) -> None:
     check_output(path)
 
 
-def emit(output: str | None, as_json: bool, document: object, text: str, render: Callable[[], str]) -> None:
+def emit(
+    output: str | None, as_json: bool, document: object, text: str, render: Callable[[], str] | None = None
+) -> None:
     """What a command has to say: `text` or, with --json, `document`; to a file where `output` names one. A file that
-    ends in .html gets the page that `render` draws, and the rest is printed all the same."""
-    if output is not None and is_page(output):
+    ends in .html gets the page that `render` draws, and the rest is printed all the same; without `render` there is no
+    page."""
+    if output is not None and render is not None and is_page(output):
         write_output(output, render())
     elif output is not None:
         write_output(output, pretty(document) if as_json else text)

@@ -6,8 +6,8 @@ import sys
 
 import click
 
-from k3gate.cli.options import json_option, place, print_json, word
-from k3gate.cli.output import check_output, write_output
+from k3gate.cli.options import json_option, place, word
+from k3gate.cli.output import check_output, emit
 
 _MOST_PROMPT = 1 << 21
 
@@ -73,7 +73,6 @@ def command(
 
     Exit code: 0 answered, 4 where an answer did not come, 130 interrupted, with what was read until then.
     """
-    from k3gate.documents import pretty
     from k3gate.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_PROBE_FAILED
     from k3gate.harness import prototype
     from k3gate.serving.client import Limits
@@ -91,12 +90,7 @@ def command(
     _life("")
     document = prototype.document(made, interrupted)
     page = told(made.readings) + f"\n{prototype.NO_EVIDENCE}\n"
-    if output is not None:
-        write_output(output, pretty(document) if as_json else page)
-    elif as_json:
-        print_json(document)
-    else:
-        click.echo(page, nl=False)
+    emit(output, as_json, document, page)
     if interrupted:
         return EXIT_INTERRUPTED
     return EXIT_PROBE_FAILED if any(one.failures for one in made.readings) else EXIT_OK

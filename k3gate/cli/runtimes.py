@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from k3gate.cli.options import json_option, place, print_json, store_option, word
-from k3gate.cli.output import check_output, write_output
+from k3gate.cli.options import json_option, place, store_option, word
+from k3gate.cli.output import check_output, emit
 
 
 @click.command("runtimes", short_help="Find installed runtimes, and whether they name Kimi K3.")
@@ -39,7 +39,6 @@ def command(
     A registry that names the architecture is not yet a model that was loaded and answered. With --run it joins the
     gate of a stored run.
     """
-    from k3gate.documents import pretty
     from k3gate.errors import UsageError
     from k3gate.harness import runtimes
     from k3gate.serving.text import text
@@ -58,10 +57,4 @@ def command(
         "places": list(places),
         "runtimes": [one.document() for one in found],
     }
-    page = text(found, wanted, places)
-    if output is not None:
-        write_output(output, pretty(document) if as_json else page)
-    elif as_json:
-        print_json(document)
-    else:
-        click.echo(page, nl=False)
+    emit(output, as_json, document, text(found, wanted, places))

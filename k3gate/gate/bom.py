@@ -61,13 +61,16 @@ def sentence(lines: Iterable[Line]) -> str:
 
 def check(system: System, inventory: Inventory) -> tuple[Line, ...]:
     """Every line that the order states, against the machine."""
+    return unless_virtual(inventory, _lines(system, inventory), "its parts are not seen")
+
+
+def unless_virtual(inventory: Inventory, lines: Iterable[Line], why: str) -> tuple[Line, ...]:
+    """The lines; of a virtual machine, whose hardware is not the one that would be bought, none is measured."""
     guest = hardware.virtual(inventory)
-    lines = tuple(_lines(system, inventory))
     if guest is None:
-        return lines
+        return tuple(lines)
     return tuple(
-        Line(line.key, line.title, line.ordered, None, NOT_MEASURED, f"{guest}: its parts are not seen")
-        for line in lines
+        Line(line.key, line.title, line.ordered, None, NOT_MEASURED, f"{guest}: {why}") for line in lines
     )
 
 

@@ -23,21 +23,7 @@ Found = Sequence[tuple[str, PcieLink | None]]
 
 def check(system: System, inventory: Inventory) -> tuple[Line, ...]:
     """A line for each kind of card, the drives and the network of the order, against the links of the machine."""
-    guest = hardware.virtual(inventory)
-    lines = tuple(_lines(system, inventory))
-    if guest is None:
-        return lines
-    return tuple(
-        Line(
-            line.key,
-            line.title,
-            line.ordered,
-            None,
-            NOT_MEASURED,
-            f"{guest}: its links are not those of the machine",
-        )
-        for line in lines
-    )
+    return bom.unless_virtual(inventory, _lines(system, inventory), "its links are not those of the machine")
 
 
 def verdict(lines: Sequence[Line]) -> Verdict:
