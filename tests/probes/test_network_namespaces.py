@@ -146,6 +146,9 @@ def slow_line(hosts: tuple[str, str]) -> None:
         command("ip", "-n", name, "link", "set", f"slow{number}", "mtu", "4000", "up")
 
 
+RUN = (sys.executable, "-m", "k3gate", "run", "--peer", f"{THERE}:{PORT}", "--profile", "quick", "--json")
+
+
 @pytest.fixture
 def server(hosts: tuple[str, str]) -> Iterator[subprocess.Popen[str]]:
     """`k3gate net serve` on the far host."""
@@ -162,17 +165,7 @@ def measured(
     hosts: tuple[str, str], folder: Path, *only: str, codes: tuple[int, ...] = (0,)
 ) -> dict[str, dict[str, Any]]:
     """The outcomes of a run on the near host, by case."""
-    line = [
-        sys.executable,
-        "-m",
-        "k3gate",
-        "run",
-        "--peer",
-        f"{THERE}:{PORT}",
-        "--profile",
-        "quick",
-        "--json",
-    ]
+    line = [*RUN]
     for pattern in only:
         line += ["--only", pattern]
     line += ["--store", str(folder / "runs.sqlite"), "--quiet"]
@@ -241,18 +234,7 @@ def test_latency_is_that_of_iperf3_by_hand(
 def test_a_peer_that_vanishes_fails_its_cases_and_nothing_else(
     hosts: tuple[str, str], server: subprocess.Popen[str], tmp_path: Path
 ) -> None:
-    line = [
-        sys.executable,
-        "-m",
-        "k3gate",
-        "run",
-        "--peer",
-        f"{THERE}:{PORT}",
-        "--profile",
-        "quick",
-        "--json",
-    ]
-    line += ["--probe", "network", "--probe", "selftest", "--store", str(tmp_path / "runs.sqlite")]
+    line = [*RUN, "--probe", "network", "--probe", "selftest", "--store", str(tmp_path / "runs.sqlite")]
     run = within(hosts[0], *line, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert run.stderr is not None
     for said in run.stderr:
