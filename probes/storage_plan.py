@@ -63,6 +63,8 @@ class Shape:
 
 MAIN = Shape(MIB, 1, 32)
 """Deep enough for a fast drive, and the first to be measured."""
+LEAST_SHARDS = IN_FLIGHT * MAIN.in_flight
+"""Shards that hold less are no measure of a drive."""
 SHORT = (MAIN, Shape(MIB, 4, 16), Shape(128 * KIB, 1, 32), Shape(16 * MIB, 1, 4), Shape(MIB, 1, 1))
 LONG = (
     *SHORT,
@@ -89,9 +91,10 @@ def loads(probe: str, inventory: Inventory, profile: Profile) -> tuple[list[dict
     of it (`source`) and the drives below it, where they are known."""
     planner = _Planner(probe, inventory, profile, peer=False)
     found: list[dict[str, Any]] = []
-    for number, named in enumerate(profile.load_paths, 1):
-        if not named.asked:
+    for number, given in enumerate(profile.load_paths, 1):
+        if not given.asked:
             continue
+        named = planner._worth_reading(number, given)
         lying = planner._lying(named)
         why = _refusal(lying)
         if why is not None:
@@ -144,7 +147,8 @@ class _Planner:
             return Planned((), (LeftOut(self.probe, "*", reason),))
         refused: list[Case] = []
         places = []
-        for number, named in enumerate(self.profile.load_paths, 1):
+        for number, given in enumerate(self.profile.load_paths, 1):
+            named = self._worth_reading(number, given)
             lying = self._lying(named)
             why = _refusal(lying)
             if why is not None:
@@ -178,33 +182,29 @@ class _Planner:
                 return one
         return StoragePath(named.path, "unknown", "unknown", reason="block devices are not told of here")
 
+    def _worth_reading(self, number: int, named: LoadPath) -> LoadPath:
+        """The place without its shards where they hold too little to be measured and a file can be made instead."""
+        there = sum(file.bytes for file in named.files)
+        instead = attrs.evolve(named, files=())
+        if not named.files or there >= LEAST_SHARDS or _cannot_make(instead) is not None:
+            return named
+        reason = (
+            f"{count(len(named.files), 'shard')} of {there / 1e6:,.1f} MB at {named.path} are less than the "
+            f"{LEAST_SHARDS / 1e6:,.1f} MB that can be measured: a file of its own, in the same folder, is read instead"
+        )
+        self.left_out.append(LeftOut(self.probe, f"path{number}.shards", reason))
+        return instead
+
     def _place(self, number: int, named: LoadPath, lying: StoragePath) -> _Place | None:
         most = (64 << 30) if self.long else (4 << 30)
         if named.files:
             return _Place(number, named, lying, min(most, sum(file.bytes for file in named.files)))
         wanted = (32 << 30) if self.profile.name == "soak" else (8 << 30) if self.long else (1 << 30)
-        room = int((named.free_bytes or 0) * MOST_OF_FREE) // MIB * MIB
-        reason = None
-        if named.read_only:
-            reason = (
-                f"the file system at {named.path} is read-only and no shards lie there: put the checkpoint there, "
-                "or name another folder with --storage"
-            )
-        elif not named.writable:
-            reason = (
-                f"no file may be made in {named.path} and no shards lie there: run as a user who may write there, or "
-                "name another folder with --storage"
-            )
-        elif room < LEAST_FILE:
-            reason = (
-                f"half of the {exact_bytes(named.free_bytes or 0)} that are free at {named.path} are less than the "
-                f"{exact_bytes(LEAST_FILE)} of the smallest file that is worth reading: free some space, or name "
-                "another folder with --storage"
-            )
+        reason = _cannot_make(named)
         if reason is not None:
             self.left_out.append(LeftOut(self.probe, f"path{number}.*", reason))
             return None
-        return _Place(number, named, lying, min(wanted, room))
+        return _Place(number, named, lying, min(wanted, _room(named)))
 
     def _near(self, lying: StoragePath) -> NumaNode | None:
         """The node that all drives of a place belong to, where the machine has several."""
@@ -451,6 +451,32 @@ class _Planner:
             limit,
             labels,
         )
+
+
+def _room(named: LoadPath) -> int:
+    """Bytes of the largest file that may be made at a place."""
+    return int((named.free_bytes or 0) * MOST_OF_FREE) // MIB * MIB
+
+
+def _cannot_make(named: LoadPath) -> str | None:
+    """Why no file can be made at a place without shards, and what to do; None where one can."""
+    if named.read_only:
+        return (
+            f"the file system at {named.path} is read-only and no shards lie there: put the checkpoint there, "
+            "or name another folder with --storage"
+        )
+    if not named.writable:
+        return (
+            f"no file may be made in {named.path} and no shards lie there: run as a user who may write there, or "
+            "name another folder with --storage"
+        )
+    if _room(named) < LEAST_FILE:
+        return (
+            f"half of the {exact_bytes(named.free_bytes or 0)} that are free at {named.path} are less than the "
+            f"{exact_bytes(LEAST_FILE)} of the smallest file that is worth reading: free some space, or name "
+            "another folder with --storage"
+        )
+    return None
 
 
 def _refusal(lying: StoragePath) -> str | None:

@@ -84,6 +84,18 @@ def test_shards_that_lie_there_are_read_and_nothing_is_made(make_inventory) -> N
     assert source["bytes"] == 4 * GIB and len(source["files"]) == 4
 
 
+def test_tiny_shards_are_no_measure_and_a_file_of_its_own_is_read_instead(make_inventory) -> None:
+    shards = tuple(LoadFile(f"/models/{n}.safetensors", 5 << 20, 1, n) for n in range(3))
+    planned = plan(make_inventory(), place(files=shards))
+    assert names(planned)[:2] == ["path1.file", "path1.direct.1m.t1.q32"]
+    assert of(planned, "path1.direct.1m.t1.q32").labels["made"] is True
+    (left,) = [one for one in planned.left_out if one.case == "path1.shards"]
+    assert "3 shards of 15.7 MB at /models are less than the 134.2 MB that can be measured" in left.reason
+    stuck = plan(make_inventory(), place(files=shards, writable=False))
+    assert "path1.file" not in names(stuck), "what cannot be replaced is read as far as it goes"
+    assert of(stuck, "path1.direct.1m.t1.q1").labels["made"] is False
+
+
 @pytest.mark.case("NVM-02")
 def test_memory_and_loop_devices_are_refused_as_storage_with_what_to_do(make_inventory) -> None:
     ram = lying("/dev/shm", kind="memory", summary="tmpfs (memory)", reason="tmpfs is memory and no storage")
@@ -155,7 +167,7 @@ def test_a_long_profile_reads_on_end_and_a_short_one_says_why_not(make_inventory
 
 def test_what_would_be_under_way_at_once_must_fit_many_times(make_inventory) -> None:
     small = LoadFile("/models/x.gguf", 100 << 20, 1, 1)
-    planned = plan(make_inventory(), place(files=(small,)))
+    planned = plan(make_inventory(), place(files=(small,), writable=False))
     assert "path1.direct.128k.t1.q32" in names(planned)
     assert "path1.direct.1m.t1.q32" not in names(planned)
     left = next(one for one in planned.left_out if one.case == "path1.direct.1m.t1.q32")

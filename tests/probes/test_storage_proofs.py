@@ -49,6 +49,7 @@ def folder(tmp_path: Path) -> Path:
 def run(make_inventory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """`run(path)`: the metrics of a direct case over the shards there; `case` chooses another one of the plan."""
     monkeypatch.setattr(storage_plan, "SHORT", (SHAPE,))
+    monkeypatch.setattr(storage_plan, "LEAST_SHARDS", SIZE)
     monkeypatch.setattr(storage_direct, "REGION_SECONDS", 0.01)
     monkeypatch.setattr(storage_direct, "WARM_UP_SECONDS", 0.005)
     contexts = []
@@ -381,9 +382,19 @@ def test_a_file_system_without_unnamed_files_keeps_no_name_either(
         return really(path, flags, *more, **others)
 
     monkeypatch.setattr(scratch.os, "open", refusing)
+    # What a kill just between making and taking the name away left; and what is not that.
+    left, young, full = (folder / f".k3gate-scratch-{name}" for name in ("left", "young", "full"))
+    left.touch()
+    young.touch()
+    full.write_bytes(b"of someone")
+    link = folder / ".k3gate-scratch-link"
+    link.symlink_to(young)
+    for path in (left, full):
+        os.utime(path, (1e9, 1e9))
     case = SimpleNamespace(parameters={"scratch": [str(folder)]})
     with scratch.Scratch([case]) as made:  # type: ignore[list-item]
-        assert made.files[str(folder)] >= 0 and list(folder.iterdir()) == []
+        assert made.files[str(folder)] >= 0
+        assert sorted(folder.iterdir()) == sorted([young, full, link])
 
 
 def test_no_room_for_a_file_is_told_with_the_sum(
