@@ -16,7 +16,7 @@ def test_isa_01_without_avx512_avx2_is_taken_and_right(memory_without_cpus: Answ
         "not_present"
     }
     proofs = document["proofs"]
-    assert {kind for kind, path, _ in proofs if path == "avx2"} == {"mxfp4", "int8", "bf16"}
+    assert {kind for kind, path, _ in proofs if path == "avx2"} == {"mxfp4", "int8", "q8_0", "bf16"}
     assert all(ok for *_, ok in proofs), proofs
 
 

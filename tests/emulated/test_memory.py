@@ -16,10 +16,10 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(800), pytest.mark.xdist_grou
 
 
 def outcomes(answers: Answers, run: str = "measure") -> dict[str, dict[str, Any]]:
-    """The cases that were measured, by name; `idle` is the run's own."""
+    """The memory probe's cases, by name; beside them stand what the run itself and its monitor observed."""
     document = answers.json(run)
     assert document["run"]["status"] == "complete"
-    return {one["case"]: one for one in document["outcomes"] if one["case"] != "idle"}
+    return {one["case"]: one for one in document["outcomes"] if one["probe"] == "memory"}
 
 
 def cells(pairs: Iterable[tuple[int, int]], cores: tuple[int, ...] = ()) -> set[str]:
@@ -41,6 +41,9 @@ def check_reads(measured: dict[str, dict[str, Any]], rounds: int) -> None:
             ("read.core", "read.machine")
         )
         proofs = {proof["name"]: proof for proof in metric["proofs"]}
+        # No emulated machine shows counters of its memory controllers, which says nothing of a figure.
+        counted = proofs.pop("counters", None)
+        assert counted is None or (counted["ok"] is None and "no counters" in counted["detail"]), counted
         assert all(proof["ok"] is True for proof in proofs.values()), (name, proofs)
         # The ceiling is only known where the firmware's table was read.
         assert set(proofs) - {"ceiling"} == {"placement", "page_size", "pinned", "checksum", "working_set"}
