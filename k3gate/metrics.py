@@ -577,15 +577,80 @@ NETWORK_RDMA_LATENCY = _metric(
 declare(NETWORK_RATE, NETWORK_SHARE, NETWORK_LINE, NETWORK_MTU, NETWORK_TRIP, NETWORK_TRIP_99)
 declare(NETWORK_CPU, NETWORK_RESENT, NETWORK_IPERF3, NETWORK_RDMA, NETWORK_RDMA_LATENCY)
 
+# Between host memory and GPUs, in one direction.
+PCIE_COPY = _metric(
+    "pcie.copy.rate",
+    "B/s",
+    Better.HIGHER,
+    "Copy rate between host memory and a GPU",
+    "bytes of a batch of copies divided by its time between two events of the GPU; the copies wait until all are queued, "
+    "so that launching them does not count; of pageable memory, wall time of the calls; of all GPUs at once, of the "
+    "slowest",
+)
+PCIE_SHARE = _metric(
+    "pcie.copy.link_share",
+    "1",
+    Better.HIGHER,
+    "Copy rate between host memory and a GPU as a share of its link",
+    "copied bytes per second divided by what the lanes carry in one direction by their number and rate, as the link was "
+    "seen under that load",
+)
+PCIE_DRAM = _metric(
+    "pcie.copy.dram_rate",
+    "B/s",
+    Better.HIGHER,
+    "Read bandwidth of memory beside copies",
+    "bytes that the other cores of the node load from the memory that is copied from and to, divided by the wall time",
+)
+PCIE_TRIP = _metric(
+    "pcie.trip",
+    "s",
+    Better.LOWER,
+    "Round trip of a token's activations of one layer",
+    "the time of 92 pairs of copies of 7 KiB, each from the GPU to host memory and back, divided by 92; the label says "
+    "whether all were queued before and timed by events, or each was waited for by a Python program",
+)
+PCIE_TOKEN = _metric(
+    "pcie.trip.token",
+    "s",
+    Better.LOWER,
+    "Round trips of a token's activations of all layers",
+    "as pcie.trip, of all 92 layers with routed experts",
+)
+PCIE_PINNED = _metric(
+    "pcie.pinned_bytes",
+    "B",
+    Better.HIGHER,
+    "Host memory that could be locked for copies",
+    "bytes of the largest buffer that the driver locked, of those that were tried",
+    exact=True,
+)
+PCIE_DEVICE = _metric(
+    "pcie.device.bandwidth",
+    "B/s",
+    Better.HIGHER,
+    "Bandwidth of a GPU's own memory",
+    "twice the bytes that are copied within it, as each is read and written, divided by the time between two events",
+)
+PCIE_PEER = _metric(
+    "pcie.peer.rate",
+    "B/s",
+    Better.HIGHER,
+    "Copy rate from one GPU to another",
+    "bytes of a batch of copies divided by its time between two events of the GPU that receives them",
+)
+PCIE_NVBANDWIDTH = _metric(
+    "pcie.nvbandwidth.rate",
+    "B/s",
+    Better.HIGHER,
+    "Copy rate that nvbandwidth measures",
+    "as nvbandwidth tells it for the copy engines, in units of 10^9 bytes a second",
+)
+declare(PCIE_COPY, PCIE_SHARE, PCIE_DRAM, PCIE_TRIP, PCIE_TOKEN, PCIE_PINNED)
+declare(PCIE_DEVICE, PCIE_PEER, PCIE_NVBANDWIDTH)
+
 # What the shipped criteria speak of and no probe of this version measures.
 declare(
-    _metric(
-        "pcie.copy.link_share",
-        "1",
-        Better.HIGHER,
-        "Host to GPU copy rate as a share of the link",
-        "copied bytes per second divided by lanes x line rate of the narrower end of the link",
-    ),
     _metric(
         "prototype.memory.peak",
         "B",
