@@ -67,14 +67,17 @@ class LinkWatch:
             self._busy.wait()
             if self._ended.is_set():
                 return
-            found = {one: self._read(folder) for one, folder in self._folders.items()}
-            with self._lock:
-                # What was read when the copies ended meanwhile may be of an idle link.
-                if self._busy.is_set():
-                    for address, state in found.items():
-                        if state is not None:
-                            self._seen[address][state] += 1
+            self._look()
             time.sleep(PERIOD_S)
+
+    def _look(self) -> None:
+        found = {one: self._read(folder) for one, folder in self._folders.items()}
+        with self._lock:
+            # What was read when the copies ended meanwhile may be of an idle link.
+            if self._busy.is_set():
+                for address, state in found.items():
+                    if state is not None:
+                        self._seen[address][state] += 1
 
     def _read(self, folder: str | None) -> tuple[float, int] | None:
         """GT/s and lanes, the lower of both ends where they differ."""

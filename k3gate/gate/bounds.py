@@ -13,9 +13,10 @@ from attrs import evolve, frozen
 
 from k3gate import metrics, topology, units
 from k3gate.gate import hardware
-from k3gate.gate.criteria import PATH_LABEL, Criterion, Relative
+from k3gate.gate.criteria import CELL_LABELS, DEVICE_LABEL, PATH_LABEL, Criterion, Relative
 from k3gate.gate.judgement import Judgement, badness, unproven
 from k3gate.gate.targets import Target
+from k3gate.probes import pcie_plan
 from k3gate.probing.outcomes import evidence
 from k3gate.records import (
     Better,
@@ -43,10 +44,10 @@ class _Row:
     metric: Metric
 
     def cell(self, over: str) -> Cell:
-        """What it is of: a CPU node and a memory node, or a path."""
+        """What it is of: a CPU node and a memory node, a path, or a GPU."""
         labels = self.metric.labels
-        if over == PATH_LABEL:
-            return labels.get(PATH_LABEL), None
+        if over not in CELL_LABELS:
+            return labels.get(over), None
         return labels.get("cpu_node"), labels.get("memory_node")
 
 
@@ -75,7 +76,7 @@ def judge(criterion: Criterion, record: RunRecord, target: Target) -> Judgement:
         if settled is not None:
             return unproven(f"No evidence about the hardware: {doubt}. Seen here: {settled.reason}")
     rows = _rows(record, declaration.name, criterion.where)
-    if criterion.over not in (None, PATH_LABEL):
+    if criterion.over in CELL_LABELS:
         main = {node.id for node in topology.main_nodes(record.inventory)}
         rows = [row for row in rows if row.metric.labels.get("memory_node") in main]
     cells: dict[Cell, list[_Row]] = {}
@@ -128,8 +129,12 @@ def _agrees(labels: Labels, key: str, value: Scalar) -> bool:
 
 
 def _expected(criterion: Criterion, record: RunRecord) -> set[Cell]:
-    """The cells that the inventory promises: real node ids, only where there are CPUs and memory."""
-    if criterion.over in (None, PATH_LABEL):
+    """The cells that the inventory promises: real node ids, only where there are CPUs and memory; or GPUs with a
+    link."""
+    if criterion.over == DEVICE_LABEL:
+        gpus = record.inventory.gpus or ()
+        return {(gpu.address, None) for gpu in gpus if gpu.address and not gpu.shared_memory}
+    if criterion.over not in CELL_LABELS:
         return set()
     readers = [node.id for node in record.inventory.numa.nodes if node.cpus]
     holders = [node.id for node in topology.main_nodes(record.inventory)]
@@ -161,7 +166,8 @@ def _missing(
     told = [(case, why) for case, why in told if _could_give(case.partition("/")[2], criterion, lacking)]
     what = declaration.title
     if lacking:
-        shown = ", ".join(_cell_words(cell) for cell in lacking[:4])
+        words = _device_words if criterion.over == DEVICE_LABEL else _cell_words
+        shown = ", ".join(words(cell) for cell in lacking[:4])
         what += f" of {shown}" + (f" and {len(lacking) - 4} more" if len(lacking) > 4 else "")
     # A metric that no command of this version gathers is not missing because some other case failed.
     because = f" ({told[0][0]}: {told[0][1]})" if told and criterion.gathered_by.startswith("k3gate ") else ""
@@ -176,6 +182,9 @@ def _could_give(case: str, criterion: Criterion, lacking: list[Cell]) -> bool:
         told = case.partition(".")[2]
         wanted = "course" if criterion.metric == metrics.STORAGE_STEADY.name else "direct"
         return told.startswith((wanted, "refused", "file", "*"))
+    if (criterion.metric or "").startswith("pcie."):
+        ends = [pcie_plan.short(str(address)) for address, _ in lacking]
+        return case.startswith(("copy.", "*")) and (not ends or case.endswith((*ends, "*")))
     family = "latency" if (criterion.metric or "").startswith("memory.latency.") else "read"
     if lacking:
         return any(fnmatchcase(f"{family}.node{reader}.node{holder}", case) for reader, holder in lacking)
@@ -357,6 +366,9 @@ def _place(metric: Metric) -> str:
         threads, depth = labels.get("threads"), labels.get("depth")
         how = f", {units.count(threads, 'thread')} with {depth} under way" if isinstance(threads, int) else ""
         return f"{labels[PATH_LABEL]} ({labels.get('lies_on')}{how})"
+    if labels.get(DEVICE_LABEL) is not None:
+        way, node = labels.get("direction"), labels.get("memory_node")
+        return f"GPU {labels[DEVICE_LABEL]}, {str(way).replace('_', ' ')}, memory of node {node}"
     if labels.get("cpu_node") is None:
         declaration = metrics.find(metric.name)
         return declaration.title if declaration else metric.name
@@ -369,6 +381,10 @@ def _cell_words(cell: Cell) -> str:
     if holder is None or reader == holder:
         return f"node {reader}"
     return f"node {reader} reading memory of node {holder}"
+
+
+def _device_words(cell: Cell) -> str:
+    return f"GPU {cell[0]}"
 
 
 def _show(value: float, unit: str) -> str:

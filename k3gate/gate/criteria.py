@@ -41,10 +41,12 @@ CELL_LABELS = ("cpu_node", "memory_node")
 """Labels over which the worst can be taken; the inventory says which values must be there."""
 PATH_LABEL = "path"
 """Another one: of a place that was named, the best way to read it counts."""
+DEVICE_LABEL = "device"
+"""Another one: of each GPU that the inventory promises, copies with the node that serves it best count."""
 PROOFS = (
     *("placement", "page_size", "pinned", "checksum", "working_set"),
     *("kernel_reference", "timed_output"),
-    *("uncached", "from_drives", "written", "incompressible"),
+    *("uncached", "from_drives", "written", "incompressible", "gated"),
 )
 
 _KEYS = (
@@ -262,7 +264,7 @@ def _bound(table: Table, metric: str) -> dict[str, Any]:
     over = table.optional_text("over")
     if over is not None:
         over = over.removeprefix("worst of ")
-        known = (*CELL_LABELS, PATH_LABEL)
+        known = (*CELL_LABELS, PATH_LABEL, DEVICE_LABEL)
         if f"worst of {over}" != table.data["over"] or over not in known:
             raise table.refuse("over", f'must read "worst of LABEL" with one of {", ".join(known)}')
     settled = table.choice("settled_by", SETTLED_BY) if "settled_by" in table.data else None

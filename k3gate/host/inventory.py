@@ -149,7 +149,7 @@ def read(root: str | Path | Root = "/", *, name: str | None = None, paths: Seque
     errors = edac.read(base, notes)
     disks = storage.read(base, notes, paths or syscalls.storage_paths(base))
     inventory = Inventory(
-        machine=machine.with_fingerprint(own, notes, processors, nodes, amounts),
+        machine=machine.with_fingerprint(own, notes, processors, nodes, amounts, devices),
         cpu=processors,
         numa=nodes,
         memory=amounts,

@@ -13,12 +13,14 @@ from k3gate.host import parsing, virtual
 from k3gate.host.files import Reading, Root
 from k3gate.host.firmware import Firmware, power_supplies
 from k3gate.host.notes import Notes
-from k3gate.records import Cpu, Machine, Memory, Numa, State
+from k3gate.records import Cpu, Machine, Memory, Numa, PciDevice, State
 
 _DMI = ("sys/class/dmi/id", "sys/devices/virtual/dmi/id")
 _DEVICE_TREE = "sys/firmware/devicetree/base/model"
 _SALT = b"k3gate machine id 1"
-_FINGERPRINT_VERSION = 1
+_FINGERPRINT_VERSION = 2
+_DISPLAY_AND_COMPUTING = (0x03, 0x12)
+"""Base classes of PCI."""
 # What boards say where their maker has filled in nothing.
 _PLACEHOLDER = re.compile(
     r"(?i)to be filled by o\.?e\.?m\.?|default string|system (?:product|manufacturer|version)(?: name)?"
@@ -93,9 +95,16 @@ def _told(firmware: Firmware) -> dict[str, str | None]:
     }
 
 
-def with_fingerprint(machine: Machine, notes: Notes, cpu: Cpu, numa: Numa, memory: Memory) -> Machine:
+def with_fingerprint(
+    machine: Machine,
+    notes: Notes,
+    cpu: Cpu,
+    numa: Numa,
+    memory: Memory,
+    devices: tuple[PciDevice, ...] | None,
+) -> Machine:
     """`machine` with a hash of what it is made of, equal for equal machines and steady over reboots."""
-    notes.seen("machine.fingerprint", "cpu; numa; memory; machine")
+    notes.seen("machine.fingerprint", "cpu; numa; memory; machine; pci")
     parts = {
         "version": _FINGERPRINT_VERSION,
         "cpu": [cpu.architecture, cpu.vendor, cpu.model, cpu.family, cpu.model_number, cpu.stepping],
@@ -105,8 +114,25 @@ def with_fingerprint(machine: Machine, notes: Notes, cpu: Cpu, numa: Numa, memor
         "memory": _installed(memory.total_bytes),
         "board": [machine.vendor, machine.product, machine.board],
         "virtual": machine.virtual,
+        "gpus": _gpus(devices),
     }
     return evolve(machine, fingerprint=documents.digest(parts))
+
+
+def _gpus(devices: tuple[PciDevice, ...] | None) -> list[list[float | int | None]] | None:
+    """Devices for display and computing, by maker and kind, and what their links can at most.
+
+    By their class alone, so that a driver that is loaded or not changes nothing. Not where they are: numbers of buses
+    change with whatever else is fitted. Nor what links do now.
+    """
+    if devices is None:
+        return None
+    found = [
+        (one.vendor_id, one.device_id, one.link and one.link.best_gt_per_s, one.link and one.link.best_width)
+        for one in devices
+        if (one.class_code or 0) >> 16 in _DISPLAY_AND_COMPUTING and one.virtual_of is None
+    ]
+    return sorted([list(one) for one in found], key=lambda one: [-1 if part is None else part for part in one])
 
 
 def _installed(total: int | None) -> int | None:
