@@ -73,6 +73,7 @@ bench: $(VENV)/.developing
 	$(BIN)/python benchmarks/inspections.py
 	$(BIN)/python benchmarks/monitor.py
 	$(BIN)/python benchmarks/storage.py
+	$(BIN)/python benchmarks/network.py
 	$(BIN)/python benchmarks/command_times.py
 
 clean:

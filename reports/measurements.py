@@ -19,6 +19,7 @@ from k3gate.reports import (
     latency_figures,
     matrix,
     network_figures,
+    pcie_figures,
     replay_figures,
     residency_figure,
     soak_figures,
@@ -104,6 +105,7 @@ class Measurements:
             *self._mapped_files(),
             *self._soak(),
             *self._storage(),
+            *self._pcie(),
             *self._network(),
             *self._timelines(),
         )
@@ -472,6 +474,22 @@ class Measurements:
             return (figure,)
         asked = any(case.probe == network_figures.PROBE for case in self._record.run.plan)
         return (self._missing("The network to the peer", "to_peer."),) if asked else ()
+
+    def _pcie(self) -> tuple[Figure | Absent, ...]:
+        """Nothing where no copy was planned: of a machine without GPUs, `pcie` stands under what was not run."""
+        found: list[Figure | Absent] = []
+        for draw in (pcie_figures.matrix, pcie_figures.details):
+            figure = draw(self._index, self._next)
+            self._next += figure is not None
+            found += [figure] if figure is not None else []
+        if found or not any(case.probe == pcie_figures.PROBE for case in self._record.run.plan):
+            return tuple(found)
+        return (
+            self._absent(
+                "Copies between memory and GPUs",
+                lambda probe, case: probe == pcie_figures.PROBE and case.startswith(("copy.", "*")),
+            ),
+        )
 
     def _residency(self) -> Figure | Absent:
         figure = residency_figure.residency(self._record, self._index, self._next)

@@ -26,6 +26,8 @@ FIELD_CASES = {
     *("THM-01", "THM-02", "THM-06", "THM-07", "THM-08", "THM-09", "THM-10", "THM-12", "THM-14", "THM-15"),
     *("THM-16", "THM-17", "THM-20"),
     *("NVM-01", "NVM-02", "NVM-04", "NVM-06", "NVM-07", "NVM-09", "NVM-10", "NVM-11"),
+    *("PCI-01", "PCI-02", "PCI-04", "PCI-06", "PCI-07", "PCI-08", "PCI-09", "PCI-10", "PCI-11", "PCI-13"),
+    *("PCI-15", "PCI-16", "PCI-18", "PCI-20", "PCI-22"),
     *("CLM-01", "CLM-02", "CLM-03", "CLM-05", "CLM-09"),
 }
 """Situations from the field that this version must answer; each has a test that carries its id."""

@@ -11,6 +11,7 @@ import pytest
 from k3gate import documents, host
 from k3gate.host import capture, text
 from k3gate.records import State
+from tests.host.pci_drawings import GPU, INTEL, NIC, NVIDIA, put_device
 
 MakeRoot = Any
 DMI = "sys/class/dmi/id"
@@ -90,6 +91,26 @@ def test_the_fingerprint_tells_machines_apart_and_not_boots(make_root: MakeRoot)
     assert host.read(root, name="b").machine.fingerprint == first
     make_root.put(root, make_root.meminfo(31.2))
     assert host.read(root).machine.fingerprint != first
+
+
+def test_gpus_and_what_their_links_can_are_of_the_fingerprint_and_what_they_do_now_is_not(
+    make_root: MakeRoot, tmp_path: Path
+) -> None:
+    def fingerprint(name: str, *places: str, **changes: Any) -> str | None:
+        root = tmp_path / name
+        make_root.put(root, make_root.meminfo(63.1))
+        for place in places:
+            told = {"code": GPU, "vendor": NVIDIA, "now": (2.5, 16), "best": (32.0, 16), **changes}
+            put_device(root, f"pci0000:00/{place}", **told)
+        put_device(root, "pci0000:00/0000:00:1f.0", code=NIC, vendor=INTEL, now=(8.0, 4), best=(8.0, 4))
+        return host.read(root).machine.fingerprint
+
+    first = fingerprint("a", "0000:41:00.0")
+    assert fingerprint("b", "0000:42:00.0", now=(32.0, 8), driver="nvidia") == first
+    assert fingerprint("c", "0000:41:00.0", best=(16.0, 16)) != first
+    assert fingerprint("d", "0000:41:00.0", "0000:81:00.0") != first
+    assert fingerprint("e", "0000:41:00.0", device=0x9999) != first
+    assert fingerprint("f") != first
 
 
 @pytest.mark.case("STO-11")
