@@ -86,7 +86,9 @@ def main() -> int:
         for streams in STREAMS:
             for reverse, words in ((False, "to the peer"), (True, "from the peer")):
                 many = "1 stream" if streams == 1 else f"{streams} streams"
-                sides = [side(session, streams, arguments.seconds, reverse=reverse) for side in (ours, iperf3)]
+                sides = [
+                    side(session, streams, arguments.seconds, reverse=reverse) for side in (ours, iperf3)
+                ]
                 taken = pairs.measure(sides[0], sides[1], arguments.pairs, f"{many} {words}")
                 told = pairs.line(f"Network, {many} {words} / iperf3", pairs.ratio(taken), GOAL)
                 print(told)

@@ -583,8 +583,8 @@ PCIE_COPY = _metric(
     "B/s",
     Better.HIGHER,
     "Copy rate between host memory and a GPU",
-    "bytes of a batch of copies divided by its time between two events of the GPU; the copies wait until all are queued, "
-    "so that launching them does not count; of pageable memory, wall time of the calls; of all GPUs at once, of the "
+    "bytes of a batch of copies divided by its time between two events of the GPU; the copies wait until all are "
+    "queued, so that launching them does not count; of pageable memory, wall time of the calls; of all GPUs at once, of the "
     "slowest",
 )
 PCIE_SHARE = _metric(
@@ -592,8 +592,8 @@ PCIE_SHARE = _metric(
     "1",
     Better.HIGHER,
     "Copy rate between host memory and a GPU as a share of its link",
-    "copied bytes per second divided by what the lanes carry in one direction by their number and rate, as the link was "
-    "seen under that load",
+    "copied bytes per second divided by what the lanes carry in one direction by their number and rate, as the link "
+    "was seen under that load",
 )
 PCIE_DRAM = _metric(
     "pcie.copy.dram_rate",

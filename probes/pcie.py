@@ -2,7 +2,8 @@
 
 Copies wait at a gate in host memory until all of a batch are queued, so that a rate holds no launch (`pcie_copies`),
 and what arrives is compared with what was sent (`pcie_memory`). Meanwhile the links are read at both ends
-(`pcie_links`), and handed over as `pcie.link.rate`. CUDA is asked through `pcie_driver`, and implemented in `pcie_cuda`.
+(`pcie_links`), and handed over as `pcie.link.rate`. `pcie_driver` is what is asked of CUDA, which
+`pcie_cuda` has.
 """
 
 from __future__ import annotations

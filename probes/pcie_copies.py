@@ -156,7 +156,8 @@ class Copies:
         self, seconds: float, of: Callable[[Sequence[Lane], Sequence[float], int], tuple[float, float]]
     ) -> list[tuple[float, float]]:
         number = self._warm_up(None)
-        found, spent = [], 0.0
+        found: list[tuple[float, float]] = []
+        spent = 0.0
         while len(found) < LEAST_SAMPLES or (len(found) < SAMPLES and spent < seconds):
             moved = taken = 0.0
             while taken < SAMPLE_SECONDS:
@@ -200,7 +201,9 @@ class Copies:
             other.share > 1 and other.device.seconds(first.end, other.end) < 0 for other in others
         )
         if min(batch.seconds) <= 0:
-            raise ProbeError(f"GPU {first.device.address} told {min(batch.seconds):g} s for a batch of copies")
+            raise ProbeError(
+                f"GPU {first.device.address} told {min(batch.seconds):g} s for a batch of copies"
+            )
         return batch.seconds
 
     def gated(self) -> Proof:

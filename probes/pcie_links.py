@@ -103,7 +103,9 @@ class LinkWatch:
         if state is None or rate is None:
             return None
         labels: dict[str, Scalar] = {"device": address, "gt_per_s": state.gt_per_s, "width": state.width}
-        told = ", ".join(f"{links.words(*one)} in {count(times, 'reading')}" for one, times in seen.most_common(4))
+        told = ", ".join(
+            f"{links.words(*one)} in {count(times, 'reading')}" for one, times in seen.most_common(4)
+        )
         return context.metric(
             metrics.LINK_RATE, [context.sample(rate, 0.0)], labels, [Proof("under_load", True, told)]
         )

@@ -210,9 +210,7 @@ def _trip(setting: Setting) -> Iterator[Metric]:
     setting.watch.keep()
 
 
-def _called(
-    context: Context, pair: Callable[[], None], stream: Any, device: Device
-) -> list[SampleToken]:
+def _called(context: Context, pair: Callable[[], None], stream: Any, device: Device) -> list[SampleToken]:
     """Seconds of a token's trips, where the host waits for every copy."""
     found = []
     for number in range(SAMPLES + 1):
@@ -352,7 +350,8 @@ def _pageable(setting: Setting) -> Iterator[Metric]:
 
 
 def _by_the_clock(setting: Setting, once: Callable[[], None], size: int, seconds: float) -> list[SampleToken]:
-    context, found = setting.context, []
+    context = setting.context
+    found: list[SampleToken] = []
     once()
     until = time.monotonic() + seconds
     setting.watch.forget()

@@ -1,4 +1,4 @@
-"""Host memory for copies: on a node, proven there, locked for the GPU as far as this process may, and what it must hold.
+"""Host memory for copies: on a node, proven there, locked for the GPU as far as this process may, and what it holds.
 
 A source holds a pattern that is seeded anew in each round, and a sink another one before each copy that is proven, so
 that only a copy that was really made can leave the source's pattern in it.
@@ -59,7 +59,13 @@ class HostMemory:
 
 
 def of_node(
-    context: Context, driver: Driver, place: int, source: dict[str, Any], sink: dict[str, Any], *, locked: bool
+    context: Context,
+    driver: Driver,
+    place: int,
+    source: dict[str, Any],
+    sink: dict[str, Any],
+    *,
+    locked: bool,
 ) -> HostMemory:
     """The memory of these two specifications, filled, and locked as far as that goes where it is to be; shared by the
     cases of a worker, which tell by `place` how many such they need at once.
@@ -111,7 +117,9 @@ def lock(memory: HostMemory, driver: Driver, limit: int | None) -> None:
 
 
 def _refused(size: int, error: PinningRefusedError, limit: int | None) -> str:
-    told = "no limit on locked memory" if limit is None else f"a limit of {exact_bytes(limit)} on locked memory"
+    told = (
+        "no limit on locked memory" if limit is None else f"a limit of {exact_bytes(limit)} on locked memory"
+    )
     return f"locking {exact_bytes(size)} was refused ({error}); this process has {told} (ulimit -l)"
 
 

@@ -69,9 +69,7 @@ def refusal(inventory: Inventory) -> tuple[State, str] | None:
 def _unfit(gpu: Gpu) -> str | None:
     """Why a GPU is not measured; None where it is."""
     if gpu.vendor != "nvidia":
-        return (
-            "copies are measured through CUDA, which this GPU does not have; `k3gate host` shows its link and sensors"
-        )
+        return "copies are measured through CUDA, which it does not have; `k3gate host` shows its link and sensors"
     if gpu.state is not State.OK:
         return gpu.reason or "it cannot be asked"
     if gpu.shared_memory:
@@ -128,7 +126,9 @@ class _Planner:
         if self.long:
             cases += [self._cell("copy", *cell) for cell in far]
         else:
-            reason = "a short profile copies from the memory nearest to a GPU; --profile standard from every node"
+            reason = (
+                "a short profile copies from the memory nearest to a GPU; --profile standard from every node"
+            )
             self.left_out += [LeftOut(self.probe, self._name("copy", *cell), reason) for cell in far]
         shown = near if self.long else near[:1]
         for kind in ("loaded", "sizes", "pageable"):
@@ -217,9 +217,9 @@ class _Planner:
             self.left_out.append(LeftOut(self.probe, name, reason))
             return
         size = sets.working_set(self.inventory.cpu, loading)
-        reason = self.room.refuse({node.id: size + 2 * COPY_BYTES})
-        if reason is not None:
-            self.left_out.append(LeftOut(self.probe, name, reason))
+        lacking = self.room.refuse({node.id: size + 2 * COPY_BYTES})
+        if lacking is not None:
+            self.left_out.append(LeftOut(self.probe, name, lacking))
             return
         case = self._cell(kind, node, gpu)
         stream = {

@@ -125,9 +125,9 @@ class Measurements:
         self._next += 1
         return self._next - 1
 
-    def _missing(self, title: str, prefix: str) -> Absent:
-        """The line for a figure without data: state and reason of the first case that should have it."""
-        return self._absent(title, lambda _, case: case.startswith(prefix))
+    def _missing(self, title: str, prefix: str, of: str = "memory") -> Absent:
+        """The line for a figure without data: state and reason of the first case of that probe that should have it."""
+        return self._absent(title, lambda probe, case: probe == of and case.startswith(prefix))
 
     def _absent(self, title: str, fits: Callable[[str, str], bool]) -> Absent:
         """The same of the first case, by probe and name, that fits."""
@@ -145,7 +145,7 @@ class Measurements:
     def _soak(self) -> list[Figure | Absent]:
         found = soak_figures.figures(self._record, self._index, self._next)
         self._next += len(found)
-        return [*found] if found else [self._missing("Rate under lasting load", "soak")]
+        return [*found] if found else [self._missing("Rate under lasting load", "soak", "thermal")]
 
     def _timelines(self) -> list[Figure]:
         found = timelines.figures(self._record, self._next)
@@ -370,7 +370,7 @@ class Measurements:
             figure = draw(self._record, self._index, self._next)
             self._next += figure is not None
             why = kernel_figures.lacking(self._record) if prefix == "expert." else None
-            absent = Absent(title, "not known", why, None) if why else self._missing(title, prefix)
+            absent = Absent(title, "not known", why, None) if why else self._missing(title, prefix, "gemm")
             found.append(figure or absent)
         # Of a library that is not installed nothing is missing.
         figure = kernel_figures.beside(self._record, self._index, self._next)
@@ -473,16 +473,20 @@ class Measurements:
         if figure is not None:
             return (figure,)
         asked = any(case.probe == network_figures.PROBE for case in self._record.run.plan)
-        return (self._missing("The network to the peer", "to_peer."),) if asked else ()
+        return (self._missing("The network to the peer", "to_peer.", network_figures.PROBE),) if asked else ()
+
+    @property
+    def copied(self) -> bool:
+        """Whether copies to GPUs were planned, so that their figures or what they lack are told here."""
+        return any(case.probe == pcie_figures.PROBE for case in self._record.run.plan)
 
     def _pcie(self) -> tuple[Figure | Absent, ...]:
-        """Nothing where no copy was planned: of a machine without GPUs, `pcie` stands under what was not run."""
         found: list[Figure | Absent] = []
         for draw in (pcie_figures.matrix, pcie_figures.details):
             figure = draw(self._index, self._next)
             self._next += figure is not None
             found += [figure] if figure is not None else []
-        if found or not any(case.probe == pcie_figures.PROBE for case in self._record.run.plan):
+        if found or not self.copied:
             return tuple(found)
         return (
             self._absent(

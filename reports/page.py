@@ -114,7 +114,13 @@ def render(
         "ladder_tokens": any(rung.tokens_per_s is not None for rung in rungs),
         "measurements": measured.items,
         "is_figure": lambda item: isinstance(item, Figure),
-        "undrawn": undrawn(gate, index, replayed=measured.replayed, stored=storage_figures.known(record)),
+        "undrawn": undrawn(
+            gate,
+            index,
+            replayed=measured.replayed,
+            stored=storage_figures.known(record),
+            copied=measured.copied,
+        ),
         "others": [row for row in index.samples if not _drawn(row)],
         "findings": findings(record),
         "steps_lead": steps_lead(gate),
@@ -305,12 +311,15 @@ _FIGURES = {
 }
 _REPLAYED = ("roofline.replay", "roofline.skew")
 _OF_STORAGE = ("roofline.storage", "prototype.load_time")
+_COPIES = ("roofline.pcie_rate",)
 
 
-def undrawn(gate: GateResult, index: Index, *, replayed: bool, stored: bool) -> list[tuple[str, Link]]:
-    """Figures that this run has no data for, with the gap that says why. `replayed`, `stored`: those of the replay and
-    of storage say so themselves."""
-    said = (_REPLAYED if replayed else ()) + (_OF_STORAGE if stored else ())
+def undrawn(
+    gate: GateResult, index: Index, *, replayed: bool, stored: bool, copied: bool
+) -> list[tuple[str, Link]]:
+    """Figures that this run has no data for, with the gap that says why. `replayed`, `stored`, `copied`: those of the
+    replay, of storage and of copies to GPUs say so themselves."""
+    said = (_REPLAYED if replayed else ()) + (_OF_STORAGE if stored else ()) + (_COPIES if copied else ())
     unseen = {check.id for step in gate.steps for check in step.checks if check.observed is None}
     return [
         (title, index.gaps[name])

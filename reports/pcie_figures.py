@@ -69,9 +69,10 @@ def _cells(rows: Sequence[SampleRow], direction: str, together: bool) -> dict[Pl
     for row in rows:
         labels = row.metric.labels
         node, device = labels.get("memory_node"), labels.get("device")
-        if (labels.get("direction"), labels.get("together")) == (direction, together):
-            if isinstance(node, int) and isinstance(device, str):
-                found[node, device] = row
+        if (labels.get("direction"), labels.get("together")) != (direction, together):
+            continue
+        if isinstance(node, int) and isinstance(device, str):
+            found[node, device] = row
     return found
 
 

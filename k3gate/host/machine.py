@@ -127,12 +127,17 @@ def _gpus(devices: tuple[PciDevice, ...] | None) -> list[list[float | int | None
     """
     if devices is None:
         return None
-    found = [
-        (one.vendor_id, one.device_id, one.link and one.link.best_gt_per_s, one.link and one.link.best_width)
+    found: list[list[float | int | None]] = [
+        [
+            one.vendor_id,
+            one.device_id,
+            None if one.link is None else one.link.best_gt_per_s,
+            None if one.link is None else one.link.best_width,
+        ]
         for one in devices
         if (one.class_code or 0) >> 16 in _DISPLAY_AND_COMPUTING and one.virtual_of is None
     ]
-    return sorted([list(one) for one in found], key=lambda one: [-1 if part is None else part for part in one])
+    return sorted(found, key=lambda one: [-1 if part is None else part for part in one])
 
 
 def _installed(total: int | None) -> int | None:

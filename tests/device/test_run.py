@@ -1,4 +1,4 @@
-"""The script for a lent machine, with stubs in place of k3gate and Python: each step is kept, and none stops the rest."""
+"""The script for a lent machine, with stubs for k3gate and Python: each step is kept, and none stops the rest."""
 
 from __future__ import annotations
 

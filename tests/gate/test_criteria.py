@@ -95,7 +95,7 @@ def test_an_entry_given_twice_is_refused(criteria: Any, tmp_path: Path) -> None:
     entry = next(e for e in criteria.text.split("[[check]]") if 'id = "roofline.local"' in e)
     path = tmp_path / "mine.toml"
     path.write_text(f"{criteria.text}\n[[check]]{entry}")
-    with pytest.raises(UsageError, match=r"check 51 \(roofline.local\) repeats check \d+"):
+    with pytest.raises(UsageError, match=r"check 52 \(roofline.local\) repeats check \d+"):
         load(str(path))
 
 

@@ -44,9 +44,10 @@ def copied(address: str, node: int, into: float, out: float, **changes: Any) -> 
 @pytest.fixture
 def judged(make_record: Any, check: Any, build: Any, bare_metal: Any) -> Any:
     def verdict(
-        *outcomes: Outcome, gpus: Any = (card(FIRST),), target: str = "hybrid", left: Any = (), **changes: Any
+        *outcomes: Outcome, gpus: Any = None, target: str = "hybrid", left: Any = (), **changes: Any
     ) -> Any:
-        inventory = attrs.evolve(bare_metal, gpus=tuple(gpus), **changes)
+        cards = (card(FIRST),) if gpus is None else tuple(gpus)
+        inventory = attrs.evolve(bare_metal, gpus=cards, **changes)
         record = make_record((*build.sound(), *outcomes), inventory=inventory)
         record = attrs.evolve(record, run=attrs.evolve(record.run, left_out=tuple(left)))
         return check(record, CHECK, target=targets.load(target))
@@ -67,9 +68,14 @@ def test_pci_13_the_node_that_serves_a_gpu_best_counts_and_both_ways_do(judged: 
     found = judged(near, far)
     assert found.verdict is Verdict.PASS and "memory of node 0" in found.reason
     found = judged(far)
-    assert found.verdict is Verdict.FAIL and found.observed == pytest.approx(2.539e9 / link)
-    assert "GPU 0000:41:00.0, device to host, memory of node 1" in found.reason
+    assert found.verdict is Verdict.FAIL and found.observed == pytest.approx(3.783e9 / link)
+    assert "GPU 0000:41:00.0, host to device, memory of node 1" in found.reason
     assert "nearest node" in found.remedy
+
+
+def test_each_way_is_asked_for(judged: Any) -> None:
+    found = judged(copied(FIRST, 0, 0.9, 0.3))
+    assert found.verdict is Verdict.FAIL and "device to host" in found.reason
 
 
 def test_the_worst_gpu_decides(judged: Any) -> None:
@@ -117,8 +123,6 @@ def test_other_sizes_and_loads_decide_nothing(judged: Any) -> None:
     loaded = attrs.evolve(
         outcome,
         case="loaded.node0.41:00",
-        metrics=tuple(
-            attrs.evolve(one, labels={**one.labels, "scope": "loaded"}) for one in outcome.metrics
-        ),
+        metrics=tuple(attrs.evolve(one, labels={**one.labels, "scope": "loaded"}) for one in outcome.metrics),
     )
     assert judged(copied(FIRST, 0, 0.9, 0.9), loaded).verdict is Verdict.PASS

@@ -1,7 +1,7 @@
 """A fake GPU driver: the interface of `pcie_driver` over real host memory, with a clock of its own and faults by wish.
 
 Device memory is ordinary memory, and every copy moves its bytes, so that what is compared is what was copied. Streams
-are queues that run when somebody looks; what stands behind a gate waits. It stands in for CUDA, and shows nothing of it.
+are queues that run when somebody looks; what stands behind a gate waits. It stands for CUDA and shows nothing of it.
 """
 
 from __future__ import annotations

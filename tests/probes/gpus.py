@@ -16,7 +16,9 @@ BEST = (32.0, 16)
 def card(address: str = FIRST, node: int | None = 0, **changes: Any) -> Gpu:
     """An idle GPU of NVIDIA's with a link of generation 5."""
     link = pcie.made(address, (2.5, 16), BEST, "0000:40:01.0", BEST)
-    return attrs.evolve(Gpu("NVIDIA X", "nvidia", address, node=node, link=link, memory_bytes=2**36), **changes)
+    return attrs.evolve(
+        Gpu("NVIDIA X", "nvidia", address, node=node, link=link, memory_bytes=2**36), **changes
+    )
 
 
 def with_gpus(inventory: Inventory, *gpus: Gpu) -> Inventory:

@@ -155,7 +155,9 @@ def test_what_a_worker_shares_is_given_back_before_the_driver(run: Any, contexts
     assert driver.closed
 
 
-def test_a_slow_and_narrow_link_under_load_is_handed_over_and_the_share_is_of_it(run: Any, drawn: Any) -> None:
+def test_a_slow_and_narrow_link_under_load_is_handed_over_and_the_share_is_of_it(
+    run: Any, drawn: Any
+) -> None:
     drawn(8.0, 8)
     found = run(FakeDriver(FIRST, SECOND, **{"in": 6.6e9, "out": 6.6e9, "seconds": 0.0}), "copy.node0.41:00")
     (link,) = [one for one in found if one.name == "pcie.link.rate"]
@@ -292,9 +294,9 @@ def test_a_copy_that_is_not_made_withholds_its_figure(run: Any, monkeypatch: pyt
     """What lay in the sink before is never the source's pattern."""
     driver = FakeDriver(FIRST, SECOND)
     monkeypatch.setattr(
-        type(driver.devices[FIRST]), "_copy", lambda self, stream, kind, *_: stream.queue.append(
-            ("copy", lambda: None, 1e-5)
-        )
+        type(driver.devices[FIRST]),
+        "_copy",
+        lambda self, stream, kind, *_: stream.queue.append(("copy", lambda: None, 1e-5)),
     )
     found = run(driver, "copy.node0.41:00")
     assert all(one.state is State.FAILED for one in found if one.name == "pcie.copy.rate")
@@ -375,7 +377,7 @@ def test_pci_11_less_memory_is_locked_where_the_limit_forbids_more(run: Any) -> 
 def test_pci_11_below_the_floor_the_limit_is_the_reason_and_pageable_memory_says_so(run: Any) -> None:
     driver = FakeDriver(FIRST, SECOND)
     driver.pin_limit = 64 << 10
-    with pytest.raises(NotPermittedError, match="limit of .* on locked memory.*ulimit -l unlimited"):
+    with pytest.raises(NotPermittedError, match=r"limit of .* on locked memory.*ulimit -l unlimited"):
         run(driver, "copy.node0.41:00", limit=64 << 10)
     found = run(driver, "pageable.node0.41:00", limit=64 << 10)
     assert {one.labels["memory"] for one in found if one.name == "pcie.copy.rate"} == {"pageable"}

@@ -69,7 +69,12 @@ def test_a_stream_waits_for_a_ticket_that_only_opening_reaches() -> None:
     for ticket in (1, 2):
         gate.shut()
         device.hold("stream", gate)
-        assert cuda.named("cuStreamWaitValue32")[-1] == ("stream", 0xF1A6, ticket, 0)  # until it is at least that
+        assert cuda.named("cuStreamWaitValue32")[-1] == (
+            "stream",
+            0xF1A6,
+            ticket,
+            0,
+        )  # until it is at least that
         assert cuda.flag == ticket - 1
         gate.open()
         assert cuda.flag == ticket

@@ -71,10 +71,16 @@ def test_words_before_the_answer_and_a_test_that_broke_off_cost_the_others_nothi
             "CUDA driver version is insufficient\n",
             "understands: CUDA driver version is insufficient",
         ),
-        (answer(("host_to_device_memcpy_ce", None), error="out of memory"), "measured nothing: out of memory"),
+        (
+            answer(("host_to_device_memcpy_ce", None), error="out of memory"),
+            "measured nothing: out of memory",
+        ),
         (answer(), "measured nothing: no test passed"),
         ('{"nvbandwidth": []}', "none that this version understands"),
-        ('{"nvbandwidth": {"testcases": [{"name": "host_to_device_memcpy_ce", "status": "Passed"}]}}', "none"),
+        (
+            '{"nvbandwidth": {"testcases": [{"name": "host_to_device_memcpy_ce", "status": "Passed"}]}}',
+            "none",
+        ),
     ],
 )
 def test_an_answer_without_a_figure_is_an_error_with_its_words(text: str, words: str) -> None:
@@ -106,9 +112,7 @@ def test_recorded_answers_of_machines_are_read_and_lie_below_their_links(
 def run(make_inventory: Any, *gpus: Any) -> list[Metric]:
     machine = with_gpus(make_inventory("vm"), *gpus)
     case = next(
-        one
-        for one in PcieProbe().cases(machine, profiles.load("quick")).cases
-        if one.name == "nvbandwidth"
+        one for one in PcieProbe().cases(machine, profiles.load("quick")).cases if one.name == "nvbandwidth"
     )
     return list(PcieProbe().run(attrs.evolve(case), FakeContext(machine)))
 
@@ -154,7 +158,7 @@ def test_without_it_the_line_gets_it(
     tmp_path: Path, make_inventory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(NotPresentError, match="github.com/NVIDIA/nvbandwidth"):
+    with pytest.raises(NotPresentError, match=r"github\.com/NVIDIA/nvbandwidth"):
         run(make_inventory, card(FIRST))
 
 

@@ -106,15 +106,11 @@ def test_what_the_matrix_does_not_hold_stands_in_bars(bare_metal: Any, tree: Any
                 metric("pcie.copy.rate", 88e9, whole),
                 metric("pcie.copy.link_share", 0.7, whole),
             ),
-            outcome(
-                "pageable.node0.41:00", metric("pcie.copy.rate", 9e9, {**loose, "bytes": 1 << 20})
-            ),
+            outcome("pageable.node0.41:00", metric("pcie.copy.rate", 9e9, {**loose, "bytes": 1 << 20})),
             outcome("device.41:00", metric("pcie.device.bandwidth", 4.3e12, {"device": FIRST})),
             outcome(
                 "peer.41:00.81:00",
-                metric(
-                    "pcie.peer.rate", 380e9, {"device": FIRST, "peer": SECOND, "access": "direct"}
-                ),
+                metric("pcie.peer.rate", 380e9, {"device": FIRST, "peer": SECOND, "access": "direct"}),
             ),
             outcome(
                 "nvbandwidth", metric("pcie.nvbandwidth.rate", 55.7e9, {"device": FIRST, "direction": IN})
@@ -132,7 +128,8 @@ def test_copies_that_were_planned_and_not_made_say_why(bare_metal: Any, tree: An
     case = Case("pcie", "copy.node0.41:00", "copies", "node0", {}, 1.0, 0)
     refused = Outcome("pcie", case.name, State.NOT_PERMITTED, "no memory could be locked", 0.1, 3)
     text = shown(tree, page(bare_metal(), refused, plan=(case,)))
-    assert "Copies between memory and GPUs" in text and "no memory could be locked" in text
+    assert "Copies between memory and GPUs: not permitted. No memory could be locked." in text
+    assert text.count("not permitted. No memory could be locked") == 1  # and of no figure of memory
 
 
 def test_without_gpus_there_is_no_figure(bare_metal: Any) -> None:
