@@ -24,7 +24,7 @@ _FLAG_BYTES = 4096
 _LARGEST_TICKET = 2**31 - 2
 _WORDS = {
     2: "out of memory",
-    100: "no GPU is shown: in a container pass them in, else look at CUDA_VISIBLE_DEVICES",
+    100: "it is not shown: in a container pass it in, else look at CUDA_VISIBLE_DEVICES",
     304: "the operating system refused it",
     712: "this memory is locked already",
     800: "not permitted",
@@ -72,8 +72,8 @@ def _lacking(said: str) -> str:
             "`pip install 'cuda-bindings<13'`"
         )
     return (
-        f"the driver's library libcuda.so.1 could not be loaded ({said}): install NVIDIA's driver, or in a "
-        "container pass the GPUs in"
+        "the driver's library libcuda.so.1 could not be loaded: install NVIDIA's driver, or in a container pass the "
+        "GPUs in"
     )
 
 
@@ -107,8 +107,7 @@ class CudaDriver:
                 context = call(self._cuda.cuDevicePrimaryCtxRetain, number)
             except CudaError as error:
                 raise NotPresentError(
-                    f"CUDA does not give GPU {address}: {error}; look at CUDA_VISIBLE_DEVICES, and whether another "
-                    "process holds it for itself"
+                    f"CUDA does not give GPU {address} ({error}): look whether another process holds it for itself"
                 ) from error
             self._devices[address] = CudaDevice(self._cuda, address, number, context)
         return self._devices[address]
