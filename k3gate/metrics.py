@@ -584,8 +584,8 @@ PCIE_COPY = _metric(
     Better.HIGHER,
     "Copy rate between host memory and a GPU",
     "bytes of a batch of copies divided by its time between two events of the GPU; the copies wait until all are "
-    "queued, so that launching them does not count; of pageable memory, wall time of the calls; of all GPUs at once, of the "
-    "slowest",
+    "queued, so that launching them does not count; of pageable memory, wall time of the calls; of all GPUs at once, "
+    "of the slowest",
 )
 PCIE_SHARE = _metric(
     "pcie.copy.link_share",

@@ -23,8 +23,8 @@ MOST_QUEUED = 256
 BATCH_SECONDS = 0.04
 """About how long a batch of copies takes, where they are not too small for that."""
 WARM_UP_SECONDS = 0.15
-"""For so long copies go on before any is timed: a link that saves power needs some of it to wake up."""
-SAMPLE_SECONDS = 0.02
+"""For so long copies of a case go on before any is timed: a link that saves power needs some of it to wake up."""
+SAMPLE_SECONDS = 0.005
 """No sample is of less; of small copies it is the sum of several batches."""
 SAMPLES, LEAST_SAMPLES = 5, 3
 STUCK_SECONDS = 30.0
@@ -91,9 +91,19 @@ class Copies:
     """Lanes that are timed together, and what was seen of them."""
 
     def __init__(
-        self, context: Context, driver: Driver, lanes: Sequence[Lane], watch: Watch | None = None
+        self,
+        context: Context,
+        driver: Driver,
+        lanes: Sequence[Lane],
+        watch: Watch | None = None,
+        *,
+        awake: bool = False,
     ) -> None:
+        """`awake`: copies went over the links just now."""
         self._context, self._gate = context, driver.gate()
+        self._warm_up_seconds = 0.0 if awake else WARM_UP_SECONDS
+        self.window: tuple[float, float] | None = None
+        """From when to when copies were timed, on the monotonic clock."""
         self.lanes, self._watch = list(lanes), watch or NoWatch()
         self._batches = self._early = self._uncovered = 0
 
@@ -140,13 +150,13 @@ class Copies:
         """B/s of all lanes: their bytes divided by the time of the slowest, as all begin at once."""
         return [self._context.sample(moved / taken, taken) for moved, taken in self._measured(seconds, _all)]
 
-    def times(self, seconds: float, number: int) -> list[SampleToken]:
+    def times(self, number: int) -> list[SampleToken]:
         """Seconds of a batch of `number` copies of the first lane, each sample the mean of several batches."""
         self._warm_up(number)
         found = []
         for _ in range(SAMPLES):
             taken, batches = 0.0, 0
-            while taken < max(SAMPLE_SECONDS, seconds / SAMPLES):
+            while taken < SAMPLE_SECONDS:
                 taken += self._seen(self.batch(number))[0]
                 batches += 1
             found.append(self._context.sample(taken / batches, taken))
@@ -175,10 +185,12 @@ class Copies:
             widest = max(lane.share for lane in self.lanes)
             wanted = math.ceil(BATCH_SECONDS / max(first, 1e-9))
             number = max(1, min(wanted, MOST_QUEUED // widest))
-        while time.monotonic() - begun < WARM_UP_SECONDS:
+        self.batch(number)
+        while time.monotonic() - begun < self._warm_up_seconds:
             self.batch(number)
         self._context.setup(time.monotonic() - begun)
         self._watch.forget()
+        self.window = (time.monotonic(), time.monotonic())
         return number
 
     def _covering(self) -> float:
@@ -194,6 +206,8 @@ class Copies:
 
     def _seen(self, batch: Batch) -> tuple[float, ...]:
         self._batches += 1
+        if self.window is not None:
+            self.window = (self.window[0], time.monotonic())
         self._early += not batch.held
         first, *others = self.lanes
         # Only times of one device can be compared.

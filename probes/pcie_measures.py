@@ -23,7 +23,7 @@ from k3gate.records import Case, Labels, Metric, MetricDeclaration, Proof, Scala
 from k3gate.units import quantity
 
 IN, OUT = "host_to_device", "device_to_host"
-_SAMPLE_SECONDS = 0.02
+_SAMPLE_SECONDS = 0.01
 
 
 @define
@@ -36,11 +36,19 @@ class Setting:
     devices: list[Device]
     memory: list[HostMemory]
     watch: LinkWatch
+    awake: bool = False
+    window: tuple[float, float] | None = None
 
     @property
     def device(self) -> Device:
         """The first device."""
         return self.devices[0]
+
+    def copies(self, *lanes: Lane, over_links: bool = True) -> Copies:
+        """These lanes, whose links are watched; the first of a case wake them up."""
+        made = Copies(self.context, self.driver, lanes, self.watch if over_links else None, awake=self.awake)
+        self.awake = True
+        return made
 
 
 def measure(case: Case, context: Context) -> Iterator[Metric]:
@@ -92,7 +100,7 @@ def _flow(
     setting: Setting, direction: str, size: int, seconds: float, *, together: bool = False
 ) -> Iterator[Metric]:
     """Copies of locked memory in one direction, beside the other one or alone: rate, and share of the link."""
-    memory, device, context = setting.memory[0], setting.device, setting.context
+    memory, device = setting.memory[0], setting.device
     source, sink = memory.address(memory.source), memory.address(memory.sink)
     with DeviceMemory(device, [size, size]) as (into, out_of):
         _sent(device, out_of, source, size)
@@ -104,8 +112,9 @@ def _flow(
         chosen = [lanes[direction]]
         if together:
             chosen.append(attrs.evolve(lanes[OUT if direction == IN else IN], share=2))
-        copies = Copies(context, setting.driver, chosen, setting.watch)
+        copies = setting.copies(*chosen)
         samples = copies.rates(seconds)
+        setting.window = copies.window
         arrived = Arrived(memory, device, size)
         # The sink is compared before it takes what comes back from the device.
         if together or direction == OUT:
@@ -141,6 +150,8 @@ def _rated(
     if limit is not None:
         proofs.append(_ceiling(samples, limit))
     yield figure(setting.context, metrics.PCIE_COPY, samples, labels, proofs)
+    if labels["scope"] not in ("cell", "loaded", "all") or (limit is None and labels["scope"] != "cell"):
+        return
     if limit is None:
         reason = "the link was not seen at work: neither end tells its lanes and rate in sysfs"
         yield setting.context.metric(metrics.PCIE_SHARE, [], labels, proofs, State.NOT_PRESENT, reason)
@@ -191,9 +202,9 @@ def _trip(setting: Setting) -> Iterator[Metric]:
             between()
             device.copy_in(into + place, source + place, row, stream)
 
-        copies = Copies(context, setting.driver, [Lane(device, pair, 2 * row)], setting.watch)
+        copies = setting.copies(Lane(device, pair, 2 * row))
         memory.spoil(size)
-        queued = copies.times(context.seconds / 2, rows)
+        queued = copies.times(rows)
         arrived = Arrived(memory, device, size)
         arrived.at_host()
         arrived.at_device(into)
@@ -250,7 +261,7 @@ def _together(setting: Setting) -> Iterator[Metric]:
                     _sent(device, place, memory.address(memory.source), size)
                     memory.spoil(size)
                 lanes.append(_lane(device, memory, place, size, direction))
-            copies = Copies(setting.context, setting.driver, lanes, setting.watch)
+            copies = setting.copies(*lanes)
             samples = copies.rates_together(setting.context.seconds / 2)
             proofs = [copies.gated()]
             for (device, memory), place in zip(pairs, places, strict=True):
@@ -295,14 +306,15 @@ def _loaded(setting: Setting) -> Iterator[Metric]:
     stream = thermal_load.Stream(context, parameters["stream"], sharing.choose_isa(None, "read"))
     loader, ended = thermal_load.Loader(stream), threading.Event()
     loader.start(ended)
-    spans, found = [], []
+    spans: list[tuple[str, float, float]] = []
+    found: list[Metric] = []
     try:
         for direction in (IN, OUT):
-            # What the load is worth is known by whole regions of it.
+            # The load is known by whole regions of it.
             time.sleep(thermal_load.REGION_S)
-            begun = time.monotonic()
             found += list(_flow(setting, direction, size, context.seconds / 2))
-            spans.append((direction, begun, time.monotonic()))
+            assert setting.window is not None
+            spans.append((direction, *setting.window))
     finally:
         ended.set()
         if loader.thread is not None:
@@ -373,7 +385,7 @@ def _device(setting: Setting) -> Iterator[Metric]:
     with DeviceMemory(device, [size, size]) as (place, to):
         _sent(device, place, memory.address(memory.source), size)
         lane = Lane(device, lambda stream: device.copy_within(to, place, size, stream), 2 * size)
-        copies = Copies(context, setting.driver, [lane])
+        copies = setting.copies(lane, over_links=False)
         samples = copies.rates(context.seconds)
         arrived = Arrived(memory, device, size)
         arrived.at_device(to)
@@ -394,7 +406,7 @@ def _peer(setting: Setting) -> Iterator[Metric]:
     with DeviceMemory(peer, [size]) as (place,), DeviceMemory(device, [size]) as (to,):
         _sent(peer, place, memory.address(memory.source), size)
         lane = Lane(device, lambda stream: device.copy_from(to, peer, place, size, stream), size)
-        copies = Copies(context, setting.driver, [lane], setting.watch)
+        copies = setting.copies(lane)
         samples = copies.rates(context.seconds)
         arrived = Arrived(memory, device, size)
         arrived.at_device(to)

@@ -356,7 +356,7 @@ class _Planner:
         """With the set-up of whoever first uses a GPU or fills memory in a worker."""
         seen: set[tuple[str, object]] = set()
         for case in cases:
-            setup = case.setup_seconds + 0.1
+            setup = case.setup_seconds + _SET_UP.get(str(case.parameters["kind"]), 0.4)
             if (case.group, None) not in seen:
                 seen.add((case.group, None))
                 size = sum(
@@ -371,6 +371,8 @@ class _Planner:
             yield evolve(case, seconds=case.seconds + setup, setup_seconds=setup)
 
 
+_SET_UP = {"copy": 2.0, "loaded": 1.5, "sizes": 2.5, "pageable": 1.0, "together": 1.0, "nvbandwidth": 0.1}
+"""Seconds in which a case spoils, compares and warms up, for planning."""
 _TITLES = {
     "copy": "Copies: {node} to and from {gpu}",
     "trip": f"Round trip of a token's activations, {TRIP_BYTES // KIB} KiB {TRIPS} times: {{gpu}} and {{node}}",
