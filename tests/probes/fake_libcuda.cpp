@@ -1,5 +1,6 @@
-// A fake libcuda.so.1, named so: the driver functions that k3gate calls, over host memory and the wall clock, so that
-// NVIDIA's own bindings can be driven without a GPU. A stream is a queue that runs when somebody looks at it.
+// A fake libcuda.so.1, named so: the driver functions that k3gate calls, over host memory and the wall clock,
+// so that NVIDIA's own bindings can be driven without a GPU. A stream is a queue that runs when somebody
+// looks at it.
 #include <dlfcn.h>
 #include <time.h>
 
@@ -41,9 +42,15 @@ double now() {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
+// Streams take turns, as they do where two engines copy.
 void run() {
-  for (Stream* stream : streams()) {
-    while (!stream->queue.empty() && stream->queue.front()()) stream->queue.pop_front();
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (Stream* stream : streams()) {
+      if (stream->queue.empty() || !stream->queue.front()()) continue;
+      stream->queue.pop_front();
+      moved = true;
+    }
   }
 }
 
