@@ -646,7 +646,16 @@ PCIE_NVBANDWIDTH = _metric(
     "Copy rate that nvbandwidth measures",
     "as nvbandwidth tells it for the copy engines, in units of 10^9 bytes a second",
 )
-declare(PCIE_COPY, PCIE_SHARE, PCIE_DRAM, PCIE_TRIP, PCIE_TOKEN, PCIE_PINNED)
+PCIE_SLOWED = _metric(
+    "pcie.gpu.slowed_share",
+    "1",
+    Better.LOWER,
+    "How often a GPU was slowed down while it copied",
+    "readings in which NVIDIA's library named hardware slowdown, heat or a power brake as holding clocks down, divided "
+    "by all readings while copies were under way",
+    exact=True,
+)
+declare(PCIE_COPY, PCIE_SHARE, PCIE_DRAM, PCIE_TRIP, PCIE_TOKEN, PCIE_PINNED, PCIE_SLOWED)
 declare(PCIE_DEVICE, PCIE_PEER, PCIE_NVBANDWIDTH)
 
 # What the shipped criteria speak of and no probe of this version measures.

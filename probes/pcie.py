@@ -2,8 +2,8 @@
 
 Copies wait at a gate in host memory until all of a batch are queued, so that a rate holds no launch (`pcie_copies`),
 and what arrives is compared with what was sent (`pcie_memory`). Meanwhile the links are read at both ends
-(`pcie_links`), and handed over as `pcie.link.rate`. `pcie_driver` is what is asked of CUDA, which
-`pcie_cuda` has.
+(`pcie_links`), and handed over as `pcie.link.rate`, and so is whether a GPU is slowed down (`pcie_clocks`).
+`pcie_driver` is what is asked of CUDA, which `pcie_cuda` has.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from k3gate import metrics
-from k3gate.probes import pcie_cuda, pcie_plan
+from k3gate.probes import pcie_cuda, pcie_peer, pcie_plan
 from k3gate.probing.contract import Applies, Context, Planned, Reason
 from k3gate.records import Case, Inventory, Metric, MetricDeclaration, Profile, State
 
@@ -29,6 +29,7 @@ class PcieProbe:
         metrics.PCIE_TRIP,
         metrics.PCIE_TOKEN,
         metrics.PCIE_PINNED,
+        metrics.PCIE_SLOWED,
         metrics.PCIE_DEVICE,
         metrics.PCIE_PEER,
         metrics.PCIE_NVBANDWIDTH,
@@ -44,13 +45,11 @@ class PcieProbe:
 
     def cases(self, inventory: Inventory, profile: Profile) -> Planned:
         """See `pcie_plan`."""
-        return pcie_plan.plan(self.name, inventory, profile)
+        return pcie_plan.plan(self.name, inventory, profile, pcie_peer.find() is not None)
 
     def run(self, case: Case, context: Context) -> Iterator[Metric]:
         """One round of a case."""
         if case.parameters["kind"] == "nvbandwidth":
-            from k3gate.probes import pcie_peer
-
             yield from pcie_peer.measure(case, context)
         else:
             from k3gate.probes import pcie_measures

@@ -49,19 +49,6 @@ class Watch(Protocol):
         ...
 
 
-class NoWatch:
-    """Looks at nothing."""
-
-    def begin(self) -> None:
-        """See `Watch`."""
-
-    def end(self) -> None:
-        """See `Watch`."""
-
-    def forget(self) -> None:
-        """See `Watch`."""
-
-
 @define
 class Lane:
     """A stream of a device in which `copy` is queued again and again. `share`: how many copies it has for one of the
@@ -95,7 +82,7 @@ class Copies:
         context: Context,
         driver: Driver,
         lanes: Sequence[Lane],
-        watch: Watch | None = None,
+        watch: Watch,
         *,
         awake: bool = False,
     ) -> None:
@@ -104,7 +91,7 @@ class Copies:
         self._warm_up_seconds = 0.0 if awake else WARM_UP_SECONDS
         self.window: tuple[float, float] | None = None
         """From when to when copies were timed, on the monotonic clock."""
-        self.lanes, self._watch = list(lanes), watch or NoWatch()
+        self.lanes, self._watch = list(lanes), watch
         self._batches = self._early = self._uncovered = 0
 
     def batch(self, number: int) -> Batch:

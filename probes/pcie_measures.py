@@ -13,8 +13,9 @@ from attrs import define
 
 from k3gate import links, metrics
 from k3gate.errors import ProbeError
-from k3gate.probes import pcie_cuda, pcie_memory, pcie_plan
-from k3gate.probes.pcie_copies import SAMPLES, Copies, Lane
+from k3gate.probes import pcie_clocks, pcie_cuda, pcie_memory, pcie_plan
+from k3gate.probes.pcie_clocks import ClockWatch, Watches
+from k3gate.probes.pcie_copies import SAMPLES, Copies, Lane, Watch
 from k3gate.probes.pcie_driver import Device, Driver
 from k3gate.probes.pcie_links import LinkWatch
 from k3gate.probes.pcie_memory import Arrived, DeviceMemory, HostMemory
@@ -36,6 +37,7 @@ class Setting:
     devices: list[Device]
     memory: list[HostMemory]
     watch: LinkWatch
+    clocks: ClockWatch | None = None
     awake: bool = False
     window: tuple[float, float] | None = None
 
@@ -46,7 +48,9 @@ class Setting:
 
     def copies(self, *lanes: Lane, over_links: bool = True) -> Copies:
         """These lanes, whose links are watched; the first of a case wake them up."""
-        made = Copies(self.context, self.driver, lanes, self.watch if over_links else None, awake=self.awake)
+        watches: list[Watch] = [self.watch] if over_links else []
+        watches += [self.clocks] if self.clocks is not None else []
+        made = Copies(self.context, self.driver, lanes, Watches(*watches), awake=self.awake)
         self.awake = True
         return made
 
@@ -63,15 +67,22 @@ def measure(case: Case, context: Context) -> Iterator[Metric]:
         for place, one in enumerate(case.parameters["memory"])
     ]
     watch = LinkWatch(case.parameters["devices"])
+    nvml = context.share("nvml", pcie_clocks.library)
+    clocks = None if nvml is None else ClockWatch(case.parameters["devices"], nvml)
     try:
-        yield from _KINDS[kind](Setting(case, context, driver, devices, memory, watch))
+        yield from _KINDS[kind](Setting(case, context, driver, devices, memory, watch, clocks))
         for address in case.parameters["devices"]:
             seen = watch.metric(context, address)
             # Within the GPU nothing passes over its link.
             if seen is not None and kind != "device":
                 yield seen
+            slowed = clocks.metric(context, address) if clocks is not None else None
+            if slowed is not None:
+                yield slowed
     finally:
         watch.close()
+        if clocks is not None:
+            clocks.close()
 
 
 def _cell(setting: Setting) -> Iterator[Metric]:

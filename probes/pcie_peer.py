@@ -16,13 +16,11 @@ from attrs import frozen
 from k3gate import metrics
 from k3gate.documents import printable
 from k3gate.errors import NotPresentError, ProbeError
+from k3gate.probes import pcie_plan
 from k3gate.probing.contract import Context
 from k3gate.records import Case, Metric, Scalar
 
 PROGRAM = "nvbandwidth"
-INSTALL = (
-    "nvbandwidth is not installed: build https://github.com/NVIDIA/nvbandwidth with cmake and put it on PATH"
-)
 TESTS = {
     "host_to_device_memcpy_ce": "host_to_device",
     "device_to_host_memcpy_ce": "device_to_host",
@@ -32,6 +30,11 @@ _SECONDS = 120.0
 _LISTED = re.compile(
     r"\s*(\d{1,3}): .*\(([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.0)?\).*", re.ASCII
 )
+
+
+def find() -> str | None:
+    """The program, where it is installed."""
+    return shutil.which(PROGRAM)
 
 
 @frozen
@@ -44,9 +47,9 @@ class Told:
 
 def measure(case: Case, context: Context) -> Iterator[Metric]:
     """A run of nvbandwidth as a sample of each GPU and direction."""
-    program = shutil.which(PROGRAM)
+    program = find()
     if program is None:
-        raise NotPresentError(INSTALL)
+        raise NotPresentError(pcie_plan.WITHOUT_PEER)
     begun = time.monotonic()
     text = _run([program, "-j", "-t", *TESTS], context)
     seconds = time.monotonic() - begun

@@ -42,6 +42,9 @@ CONTEXT_SECONDS = 0.8
 HELPERS = 8
 """Cores that fill and compare host memory, at most."""
 ROUNDS = 3
+WITHOUT_PEER = (
+    "nvbandwidth is not installed: build https://github.com/NVIDIA/nvbandwidth with cmake and put it on PATH"
+)
 
 
 def short(address: str) -> str:
@@ -81,14 +84,14 @@ def _unfit(gpu: Gpu) -> str | None:
     return None
 
 
-def plan(probe: str, inventory: Inventory, profile: Profile) -> Planned:
-    """Cases, most important first, and what is left out."""
-    return _Planner(probe, inventory, profile).planned()
+def plan(probe: str, inventory: Inventory, profile: Profile, peer: bool) -> Planned:
+    """Cases, most important first, and what is left out. `peer`: nvbandwidth is installed."""
+    return _Planner(probe, inventory, profile, peer).planned()
 
 
 class _Planner:
-    def __init__(self, probe: str, inventory: Inventory, profile: Profile) -> None:
-        self.probe, self.inventory, self.profile = probe, inventory, profile
+    def __init__(self, probe: str, inventory: Inventory, profile: Profile, peer: bool) -> None:
+        self.probe, self.inventory, self.profile, self.peer = probe, inventory, profile, peer
         self.long = profile.seconds >= 600
         self.seconds = 0.8 if self.long else 0.4
         self.left_out: list[LeftOut] = []
@@ -137,7 +140,9 @@ class _Planner:
         own = [first[gpu.address] for gpu in self.gpus if gpu.address in first]
         cases += [self._device(*cell) for cell in (own if self.long else own[:1])]
         cases += self._peers()
-        cases.append(self._beside())
+        cases += [self._beside()] if self.peer else []
+        if not self.peer:
+            self.left_out.append(LeftOut(self.probe, "nvbandwidth", WITHOUT_PEER))
         if self.long:
             for kind in ("trip", "pageable", "loaded", "sizes"):
                 cases += [case for cell in far for case in self._detail(kind, *cell)]

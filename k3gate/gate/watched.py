@@ -57,6 +57,10 @@ def power(record: RunRecord) -> Judgement:
     if slowed:
         told = f"Parts were slowed down for heat or power under load: {_named(slowed)}."
         return Judgement(Verdict.FAIL, told, _sum(slowed), evidence=row)
+    cards = _slowed_gpus(record)
+    if cards:
+        told = f"GPUs were slowed down while they copied: {'; '.join(cards[:_SHOWN])}."
+        return Judgement(Verdict.FAIL, told, f"{len(cards)} slowed down", evidence=("inventory:gpus",))
     rooms = _figures(record, "heat", metrics.TEMPERATURE_ROOM.name)
     tight = sorted((_lowest(metric), str(metric.labels.get("sensor"))) for metric in rooms)
     if tight and tight[0][0] <= 0:
@@ -87,6 +91,19 @@ def power(record: RunRecord) -> Judgement:
         f"On average over {units.duration(_load_s(record))} of load: {', '.join(parts[:_SHOWN])}{none}{room}."
     )
     return Judgement(Verdict.PASS, told, _power(watts), unit="W", evidence=row)
+
+
+def _slowed_gpus(record: RunRecord) -> list[str]:
+    """GPUs whose library named a reason that harms, each with all that it named."""
+    found: dict[str, str] = {}
+    for outcome in record.outcomes:
+        for metric in outcome.metrics:
+            if metric.name == metrics.PCIE_SLOWED.name and _highest(metric) > 0:
+                told = next(
+                    (proof.detail for proof in metric.proofs if proof.name == "clocks"), "not told why"
+                )
+                found.setdefault(str(metric.labels.get("device")), told)
+    return [f"{device} ({told})" for device, told in sorted(found.items())]
 
 
 def _figures(record: RunRecord, case: str, name: str, *, source: str | None = None) -> list[Metric]:

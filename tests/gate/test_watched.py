@@ -9,8 +9,10 @@ import attrs
 import pytest
 
 from k3gate.harness import watch
+from k3gate.probes import pcie_clocks
 from k3gate.probing.bystanders import Others
 from k3gate.records import Outcome, Phase, Provenance, Series, State, Verdict
+from tests.probes.fakes import FakeContext
 
 LOAD = (Phase("memory", "read.machine", 0, 0.0, 400.0), Phase("memory", "read.machine", 1, 400.0, 700.0))
 RAPL = {"sensor": "rapl package-0", "role": "cpu", "of": "0", "domain": "package-0"}
@@ -124,6 +126,48 @@ def test_power_that_root_alone_may_read_is_missing_and_not_zero(
     machine = attrs.evolve(bare_metal, provenance={**bare_metal.provenance, "sensors.power_zones": note})
     found = check(run([*QUIET, HEAT], inventory=machine), "roofline.power")
     assert found.verdict is Verdict.UNPROVEN and "not permitted; needs root" in found.reason
+
+
+class RecordedMasks:
+    """A recorded NVML that tells these reasons, one after the other."""
+
+    def __init__(self, *masks: int) -> None:
+        self._masks = list(masks)
+
+    def nvmlDeviceGetHandleByPciBusId(self, address: bytes) -> bytes:  # noqa: N802  # the names are pynvml's
+        return address
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: bytes) -> int:  # noqa: N802
+        return self._masks.pop(0)
+
+
+@pytest.mark.case("PCI-16")
+@pytest.mark.parametrize(
+    ("mask", "verdict", "word"),
+    [
+        *((mask, Verdict.PASS, "") for mask in (0x0, 0x1, 0x2, 0x4)),
+        (0x8, Verdict.FAIL, "hardware slowdown"),
+        (0x20, Verdict.FAIL, "too hot, by the driver"),
+        (0x40, Verdict.FAIL, "too hot, by the hardware"),
+        (0x80, Verdict.FAIL, "power brake"),
+    ],
+)
+def test_pci_16_a_gpu_that_is_slowed_down_while_it_copies_fails_with_plain_names(
+    run: Any, check: Any, mask: int, verdict: Verdict, word: str
+) -> None:
+    clocks = pcie_clocks.ClockWatch(["0000:41:00.0"], RecordedMasks(0x2, mask))
+    clocks.close()
+    clocks._look()
+    clocks._look()
+    metric = clocks.metric(FakeContext(None), "0000:41:00.0")
+    share = metric.samples[0].value
+    metric = attrs.evolve(metric, median=share, interval=(share, share))
+    copied = Outcome("pcie", "copy.node0.41:00", State.OK, None, 1.0, 3, (), (metric,))
+    record = run((*QUIET, HEAT, POWER))
+    found = check(attrs.evolve(record, outcomes=(*record.outcomes, copied)), "roofline.power")
+    assert found.verdict is verdict, found.reason
+    if verdict is Verdict.FAIL:
+        assert f"0000:41:00.0 (the GPU was slowed down: {word} in 1 reading" in found.reason
 
 
 @pytest.mark.case("THM-16")

@@ -14,7 +14,7 @@ from gpus import FIRST, SECOND, card, with_gpus
 
 from k3gate import links
 from k3gate.errors import NotPresentError, ProbeError
-from k3gate.probes import pcie_peer
+from k3gate.probes import pcie_peer, pcie_plan
 from k3gate.probes.pcie import PcieProbe
 from k3gate.probing import profiles
 from k3gate.records import Metric
@@ -111,9 +111,8 @@ def test_recorded_answers_of_machines_are_read_and_lie_below_their_links(
 
 def run(make_inventory: Any, *gpus: Any) -> list[Metric]:
     machine = with_gpus(make_inventory("vm"), *gpus)
-    case = next(
-        one for one in PcieProbe().cases(machine, profiles.load("quick")).cases if one.name == "nvbandwidth"
-    )
+    planned = pcie_plan.plan("pcie", machine, profiles.load("quick"), peer=True)
+    case = next(one for one in planned.cases if one.name == "nvbandwidth")
     return list(PcieProbe().run(attrs.evolve(case), FakeContext(machine)))
 
 

@@ -8,7 +8,7 @@ import attrs
 import pytest
 from gpus import FIRST, SECOND, card, with_gpus
 
-from k3gate.probes import pcie_cuda, pcie_plan
+from k3gate.probes import pcie_cuda, pcie_peer, pcie_plan
 from k3gate.probes.pcie import PcieProbe
 from k3gate.probing import plan, profiles
 from k3gate.probing.contract import Applies, Reason
@@ -19,8 +19,9 @@ STANDARD, QUICK = profiles.load("standard"), profiles.load("quick")
 
 @pytest.fixture(autouse=True)
 def bindings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where cuda-bindings are installed."""
+    """As where cuda-bindings and nvbandwidth are installed."""
     monkeypatch.setattr(pcie_cuda, "missing", lambda: None)
+    monkeypatch.setattr(pcie_peer, "find", lambda: "/usr/bin/nvbandwidth")
 
 
 def names(inventory: Any, profile: Any = STANDARD) -> list[str]:
@@ -66,7 +67,7 @@ def test_a_short_profile_takes_the_nearest_memory_and_one_of_each_detail(make_in
     ]
     assert "--profile standard from every node" in left_out(machine, QUICK)["copy.node1.41:00"]
     whole = plan.plan([PcieProbe()], machine, QUICK)
-    assert whole.seconds < 0.5 * QUICK.seconds
+    assert whole.seconds < 0.6 * QUICK.seconds
     smoke = PcieProbe().cases(machine, profiles.load("smoke"))
     assert smoke.cases == () and "--profile quick" in smoke.left_out[0].reason
 
@@ -167,6 +168,15 @@ def test_a_node_without_room_is_left_out_with_the_sum(make_inventory: Any) -> No
     found = PcieProbe().cases(with_gpus(machine, card()), QUICK)
     assert [case.name for case in found.cases] == ["nvbandwidth"]
     assert any(one.case == "*.node0.*" and "it wants" in one.reason for one in found.left_out)
+
+
+def test_without_nvbandwidth_the_plan_says_how_to_get_it(
+    make_inventory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pcie_peer, "find", lambda: None)
+    machine = with_gpus(make_inventory("vm"), card())
+    assert "nvbandwidth" not in names(machine)
+    assert "github.com/NVIDIA/nvbandwidth" in left_out(machine)["nvbandwidth"]
 
 
 def test_names_are_short_and_keep_what_tells_gpus_apart() -> None:
