@@ -6,11 +6,13 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from k3gate import host, links
 from k3gate.host import gpus, nvidia_smi, nvml, pci_config
+from k3gate.links import LinkState
 from k3gate.records import Gpu
 from tests.host.recorded_nvml import RecordedNvml
 
@@ -108,6 +110,39 @@ def test_the_findings_of_each_machine() -> None:
     assert all(links.judge(gpu.link, []).word == links.IDLE for gpu in k80)
     # The card could do generation 5; the machine gives it 4.
     assert "slot_below_device" in codes("sc-gcp-8xh100") and "slot_below_device" not in codes("sc-2xb200")
+
+
+@pytest.mark.case("PCI-01")
+def test_pci_01_idle_at_generation_1_is_no_finding_and_below_the_best_under_load_is() -> None:
+    """T4 with 8 of 16 lanes: two of them idle. What a run saw of them while they copied decides."""
+    cards = answered("sc-2s-cascadelake-8xt4-metal")
+    assert sorted(gpu.link.gt_per_s for gpu in cards if gpu.link) == [2.5, 2.5, *[8.0] * 6]
+    for gpu in cards:
+        assert gpu.link is not None and links.narrow(gpu.link)
+        assert links.judge(gpu.link, []).word == links.IDLE
+        seen = links.judge(gpu.link, [LinkState(gpu.link.address, 8.0, 8)])
+        assert seen.word == links.BELOW and "8 GT/s x8 under load, of 8 GT/s x16" in seen.reason
+    for name in ("sc-gcp-8xh100", "sc-2xb200"):
+        for gpu in answered(name):
+            assert gpu.link is not None and gpu.link.best_gt_per_s and gpu.link.best_width
+            full = LinkState(gpu.link.address, gpu.link.best_gt_per_s, gpu.link.best_width)
+            assert links.judge(gpu.link, [full]).word == links.BEST
+
+
+@pytest.mark.parametrize(("name", "number"), [("sc-gcp-8xh100", 8), ("sc-2xb200", 2)])
+def test_hwloc_sees_the_same_gpus_and_links(name: str, number: int) -> None:
+    """lstopo tells what a link carries by its lanes, after its line code, as `links.bytes_per_s` does."""
+    tree = ElementTree.parse(MACHINES / name / "lstopo.xml")
+    told = {
+        str(one.get("pci_busid")): float(one.get("pci_link_speed", 0))
+        for one in tree.iter("object")
+        if one.get("type") == "PCIDev" and str(one.get("pci_type")).startswith("0302")
+    }
+    found = {gpu.address: gpu.link for gpu in answered(name)}
+    assert set(found) == set(told) and len(told) == number
+    for address, link in found.items():
+        assert link is not None and link.bytes_per_s is not None
+        assert link.bytes_per_s / 1e9 == pytest.approx(told[str(address)], rel=1e-6)
 
 
 def test_parts_of_a_partitioned_card() -> None:
