@@ -15,7 +15,7 @@ from gpus import FIRST, SECOND, card, with_gpus
 
 from k3gate.errors import NotPermittedError, NotPresentError, ProbeError
 from k3gate.host.files import Root
-from k3gate.probes import pcie_copies, pcie_cuda, pcie_links, pcie_measures, thermal_load
+from k3gate.probes import pcie_clocks, pcie_copies, pcie_cuda, pcie_links, pcie_measures, thermal_load
 from k3gate.probes.pcie import PcieProbe
 from k3gate.probing import profiles
 from k3gate.records import Case, Metric, Proof, State
@@ -407,6 +407,40 @@ def test_links_are_read_while_copies_are_under_way_alone(tmp_path: Path, drawn: 
         assert watch.state(FIRST) is None
     finally:
         watch.close()
+
+
+def test_what_is_read_after_the_copies_have_ended_is_of_an_idle_link(tmp_path: Path, drawn: Any) -> None:
+    watch = pcie_links.LinkWatch([FIRST], Root(tmp_path))
+    watch.close()
+    watch.end()
+    watch._look()
+    assert watch.state(FIRST) is None
+
+
+class PatientClocks(pcie_clocks.ClockWatch):
+    """Looks once more before copies end."""
+
+    def end(self) -> None:
+        self._look()
+        super().end()
+
+
+def test_a_gpu_that_is_slowed_down_meanwhile_is_told_beside_the_rates(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class RecordedNvml:
+        nvmlDeviceGetHandleByPciBusId = staticmethod(bytes)  # noqa: N815  # the names are pynvml's
+        nvmlDeviceGetCurrentClocksThrottleReasons = staticmethod(lambda handle: 0x8)  # noqa: N815
+
+    monkeypatch.setattr(pcie_measures, "ClockWatch", PatientClocks)
+    monkeypatch.setattr(pcie_clocks, "library", RecordedNvml)
+    (slowed,) = [
+        one
+        for one in run(FakeDriver(FIRST, SECOND), "copy.node0.41:00")
+        if one.name == "pcie.gpu.slowed_share"
+    ]
+    assert slowed.samples[0].value == 1.0 and slowed.labels["device"] == FIRST
+    assert "hardware slowdown" in proof(slowed, "clocks").detail
 
 
 def test_a_state_that_a_link_passes_through_is_not_its_state(tmp_path: Path, drawn: Any) -> None:
