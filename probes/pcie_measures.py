@@ -86,7 +86,7 @@ def measure(case: Case, context: Context) -> Iterator[Metric]:
 
 
 def _cell(setting: Setting) -> Iterator[Metric]:
-    """Both ways alone, and each while the other is under way."""
+    """Each way alone."""
     memory, context = setting.memory[0], setting.context
     size = pcie_memory.pinned_size(memory, pcie_plan.COPY_BYTES)
     kept = {key: setting.case.labels[key] for key in ("device", "memory_node")}
@@ -96,8 +96,15 @@ def _cell(setting: Setting) -> Iterator[Metric]:
         {**kept, "limit_bytes": context.inventory.limits.memlock_bytes},
         reason=memory.refusal,
     )
-    for direction, together in ((IN, False), (OUT, False), (IN, True), (OUT, True)):
-        yield from _flow(setting, direction, size, context.seconds / 4, together=together)
+    for direction in (IN, OUT):
+        yield from _flow(setting, direction, size, context.seconds / 2)
+
+
+def _both(setting: Setting) -> Iterator[Metric]:
+    """Each way while the other is under way. A case of its own, as one that fails decides nothing of the others."""
+    size = pcie_memory.pinned_size(setting.memory[0], pcie_plan.COPY_BYTES)
+    for direction in (IN, OUT):
+        yield from _flow(setting, direction, size, setting.context.seconds / 2, together=True)
 
 
 def _sizes(setting: Setting) -> Iterator[Metric]:
@@ -161,7 +168,9 @@ def _rated(
     if limit is not None:
         proofs.append(_ceiling(samples, limit))
     yield figure(setting.context, metrics.PCIE_COPY, samples, labels, proofs)
-    if labels["scope"] not in ("cell", "loaded", "all") or (limit is None and labels["scope"] != "cell"):
+    if labels["scope"] not in ("cell", "both", "loaded", "all") or (
+        limit is None and labels["scope"] != "cell"
+    ):
         return
     if limit is None:
         reason = "the link was not seen at work: neither end tells its lanes and rate in sysfs"
@@ -431,6 +440,7 @@ def _peer(setting: Setting) -> Iterator[Metric]:
 
 _KINDS: dict[str, Callable[[Setting], Iterator[Metric]]] = {
     "copy": _cell,
+    "both": _both,
     "trip": _trip,
     "together": _together,
     "loaded": _loaded,

@@ -1,6 +1,7 @@
 """The cases of the PCIe probe: pure, from the inventory and a budget.
 
-    copy.nodeN.GPU       locked memory of node N to the GPU, back, and each while the other is under way
+    copy.nodeN.GPU       locked memory of node N to the GPU, and back
+    both.nodeN.GPU       each way while the other is under way
     trip.nodeN.GPU       a token's activations, 7 KiB there and back, 92 times
     together             all GPUs at once, each with its nearest memory: to them, then from them
     loaded.nodeN.GPU     as copy, while the other cores of the node read its memory
@@ -124,7 +125,7 @@ class _Planner:
         near = [(node, gpu) for gpu in self.gpus for node in self._near(gpu)]
         far = [(node, gpu) for gpu in self.gpus for node in self.nodes if (node, gpu) not in near]
         cases = [self._cell("copy", *cell) for cell in near]
-        cases += [self._cell("trip", *cell) for cell in near]
+        cases += [self._cell(kind, *cell) for kind in ("trip", "both") for cell in near]
         cases += self._together()
         if self.long:
             cases += [self._cell("copy", *cell) for cell in far]
@@ -144,7 +145,7 @@ class _Planner:
         if not self.peer:
             self.left_out.append(LeftOut(self.probe, "nvbandwidth", WITHOUT_PEER))
         if self.long:
-            for kind in ("trip", "pageable", "loaded", "sizes"):
+            for kind in ("both", "trip", "pageable", "loaded", "sizes"):
                 cases += [case for cell in far for case in self._detail(kind, *cell)]
         return Planned(tuple(self._priced(cases)), tuple(self.left_out))
 
@@ -376,10 +377,19 @@ class _Planner:
             yield evolve(case, seconds=case.seconds + setup, setup_seconds=setup)
 
 
-_SET_UP = {"copy": 2.0, "loaded": 1.5, "sizes": 2.5, "pageable": 1.0, "together": 1.0, "nvbandwidth": 0.1}
+_SET_UP = {
+    "copy": 1.0,
+    "both": 1.5,
+    "loaded": 1.5,
+    "sizes": 2.5,
+    "pageable": 1.0,
+    "together": 1.0,
+    "nvbandwidth": 0.1,
+}
 """Seconds in which a case spoils, compares and warms up, for planning."""
 _TITLES = {
     "copy": "Copies: {node} to and from {gpu}",
+    "both": "Copies both ways at once: {node} to and from {gpu}",
     "trip": f"Round trip of a token's activations, {TRIP_BYTES // KIB} KiB {TRIPS} times: {{gpu}} and {{node}}",
     "loaded": "Copies under load: {node} to and from {gpu}",
     "pageable": "Copies of memory that is not locked: {node} to and from {gpu}",

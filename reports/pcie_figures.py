@@ -22,11 +22,12 @@ from k3gate.reports.readings import doubted, ends, highest, proof_line, range_of
 from k3gate.units import NBSP, significant
 
 PROBE = "pcie"
+_CELLS = ("cell", "both")
 _WAYS = (
-    ("host_to_device", False, "Host to device, GB/s"),
-    ("device_to_host", False, "Device to host, GB/s"),
-    ("host_to_device", True, "Host to device beside the other way, GB/s"),
-    ("device_to_host", True, "Device to host beside the other way, GB/s"),
+    ("copy", "host_to_device", False, "Host to device, GB/s"),
+    ("copy", "device_to_host", False, "Device to host, GB/s"),
+    ("both", "host_to_device", True, "Host to device beside the other way, GB/s"),
+    ("both", "device_to_host", True, "Device to host beside the other way, GB/s"),
 )
 _DIRECTIONS = {"host_to_device": "to", "device_to_host": "from"}
 Place = tuple[int, str]
@@ -37,25 +38,25 @@ def matrix(index: Index, number: int) -> Figure | None:
     rows = [
         row
         for row in index.samples
-        if row.metric.name == PCIE_COPY.name and row.metric.labels.get("scope") == "cell"
+        if row.metric.name == PCIE_COPY.name and row.metric.labels.get("scope") in _CELLS
     ]
-    ways = [(caption, _cells(rows, direction, both)) for direction, both, caption in _WAYS]
-    seen = [row for _, cells in ways for row in cells.values() if usable(row.metric)]
+    ways = [(kind, caption, _cells(rows, way, both)) for kind, way, both, caption in _WAYS]
+    seen = [row for _, _, cells in ways for row in cells.values() if usable(row.metric)]
     if not seen:
         return None
     gpus = sorted({str(row.metric.labels["device"]) for row in rows})
     nodes = sorted({int(str(row.metric.labels["memory_node"])) for row in rows})
     values = [row.metric.median or 0.0 for row in seen]
     matrices = [
-        _matrix(caption, cells, nodes, [gpus[n] for n in part], (min(values), max(values)), index)
-        for caption, cells in ways
+        _matrix(kind, caption, cells, nodes, [gpus[n] for n in part], (min(values), max(values)), index)
+        for kind, caption, cells in ways
         if cells
         for part in split_columns(range(len(gpus)), lambda _: None)
     ]
     return Figure(
         anchor="fig-pcie",
         number=number,
-        title=doubted(_title(ways[0][1], ways[1][1]), seen),
+        title=doubted(_title(ways[0][2], ways[1][2]), seen),
         subtitle="Copies of locked memory, timed by the GPU, launches left out; framed cells are nearest to their GPU; "
         "more ink is a higher rate; median of the rounds",
         source=proof_line(rows),
@@ -77,6 +78,7 @@ def _cells(rows: Sequence[SampleRow], direction: str, together: bool) -> dict[Pl
 
 
 def _matrix(
+    kind: str,
     caption: str,
     cells: Mapping[Place, SampleRow],
     nodes: Sequence[int],
@@ -90,7 +92,7 @@ def _matrix(
         row = cells.get((node, gpu))
         near = row is not None and row.metric.labels.get("placement") == "near"
         if row is None:
-            return Cell("not run", index.case_link(PROBE, f"copy.node{node}.{short(gpu)}"), None, near)
+            return Cell("not run", index.case_link(PROBE, f"{kind}.node{node}.{short(gpu)}"), None, near)
         if not usable(row.metric):
             return Cell(words.STATES[row.metric.state], row.link, None, near)
         value = row.metric.median or 0.0
@@ -172,7 +174,7 @@ def _is_rate(metric: Metric) -> bool:
     """Of the sizes, those that a reader can tell apart: the smallest, 1 MiB and the largest stand for the rest."""
     if metric.name in (PCIE_PEER.name, PCIE_DEVICE.name, PCIE_NVBANDWIDTH.name):
         return True
-    if metric.name != PCIE_COPY.name or metric.labels.get("scope") == "cell":
+    if metric.name != PCIE_COPY.name or metric.labels.get("scope") in _CELLS:
         return False
     size = metric.labels.get("bytes")
     return metric.labels.get("scope") in ("all", "loaded") or size in (4 << 10, 1 << 20, 256 << 20)

@@ -125,6 +125,7 @@ def proof(metric: Metric, name: str) -> Proof:
 def test_a_rate_is_what_the_device_took_without_launches_and_its_share_is_of_the_link(run: Any) -> None:
     driver = FakeDriver(FIRST, SECOND, seconds=0.0)
     found = run(driver, "copy.node0.41:00")
+    found += run(FakeDriver(FIRST, SECOND, seconds=0.0), "both.node0.41:00")
     for together in (False, True):
         rates = by_direction(found, "pcie.copy.rate", together=together)
         shares = by_direction(found, "pcie.copy.link_share", together=together)
@@ -139,8 +140,9 @@ def test_a_rate_is_what_the_device_took_without_launches_and_its_share_is_of_the
             wanted = {"checksum", "gated", "ceiling"} | ({"overlap"} if together else set())
             assert all(proof(metric, name).ok for name in wanted)
             assert metric.labels["memory"] == "pinned" and metric.labels["bytes"] == SIZE
-            assert metric.labels["device"] == FIRST and metric.labels["scope"] == "cell"
-    (link,) = [one for one in found if one.name == "pcie.link.rate"]
+            assert metric.labels["device"] == FIRST
+            assert metric.labels["scope"] == ("both" if together else "cell")
+    link, _ = [one for one in found if one.name == "pcie.link.rate"]
     assert dict(link.labels) == {"device": FIRST, "gt_per_s": 32.0, "width": 16}
     assert link.samples[0].value == pytest.approx(LINK) and proof(link, "under_load").ok
     assert driver.gate_is_open
@@ -320,13 +322,13 @@ def test_more_than_the_link_can_carry_fails_the_figure(run: Any) -> None:
 def test_the_other_direction_gets_copies_enough_to_last(run: Any) -> None:
     """Five times as fast, it has five times as many."""
     driver = FakeDriver(FIRST, SECOND, **{"in": 5e9, "out": 25e9, "seconds": 0.0})
-    metric = by_direction(run(driver, "copy.node0.41:00"), "pcie.copy.rate", together=True)["host_to_device"]
+    metric = by_direction(run(driver, "both.node0.41:00"), "pcie.copy.rate", together=True)["host_to_device"]
     assert metric.state is State.OK and proof(metric, "overlap").ok
 
 
 def test_a_direction_that_ends_early_is_no_copy_both_ways(run: Any) -> None:
     driver = FakeDriver(FIRST, SECOND, **{"in": 0.5e9, "out": 25e9, "seconds": 0.0})
-    metric = by_direction(run(driver, "copy.node0.41:00"), "pcie.copy.rate", together=True)["host_to_device"]
+    metric = by_direction(run(driver, "both.node0.41:00"), "pcie.copy.rate", together=True)["host_to_device"]
     assert metric.state is State.FAILED and "overlap" in (metric.reason or "")
 
 

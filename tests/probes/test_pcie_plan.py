@@ -53,7 +53,7 @@ def test_pci_13_every_node_by_every_gpu_the_nearest_first(make_inventory: Any) -
     assert {case.rounds for case in found.cases} == {3}
     kinds = {name.partition(".")[0] for name in names(machine)}
     assert kinds == {
-        *("copy", "trip", "together", "loaded", "sizes", "pageable", "device", "peer", "nvbandwidth")
+        *("copy", "both", "trip", "together", "loaded", "sizes", "pageable", "device", "peer", "nvbandwidth")
     }
     assert {"peer.41:00.81:00", "peer.81:00.41:00"} <= set(names(machine))
 
@@ -61,7 +61,8 @@ def test_pci_13_every_node_by_every_gpu_the_nearest_first(make_inventory: Any) -
 def test_a_short_profile_takes_the_nearest_memory_and_one_of_each_detail(make_inventory: Any) -> None:
     machine = with_gpus(make_inventory("bare_metal"), card(FIRST, 0), card(SECOND, 1))
     assert names(machine, QUICK) == [
-        *("copy.node0.41:00", "copy.node1.81:00", "trip.node0.41:00", "trip.node1.81:00", "together"),
+        *("copy.node0.41:00", "copy.node1.81:00", "trip.node0.41:00", "trip.node1.81:00"),
+        *("both.node0.41:00", "both.node1.81:00", "together"),
         *("loaded.node0.41:00", "sizes.node0.41:00", "pageable.node0.41:00", "device.41:00"),
         *("peer.41:00.81:00", "nvbandwidth"),
     ]
