@@ -28,6 +28,7 @@ class Matrix:
     rows: tuple[tuple[str, str, tuple[Cell, ...]], ...]
     big: bool
     style: str = "bw"
+    corner: str = "Cores of"
 
 
 @frozen

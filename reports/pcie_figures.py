@@ -104,8 +104,9 @@ def _matrix(
         caption=caption,
         groups=(("GPU at", len(gpus)),),
         columns=tuple(short(gpu) for gpu in gpus),
-        rows=tuple((f"node {node}", "memory", tuple(cell(node, gpu) for gpu in gpus)) for node in nodes),
+        rows=tuple((f"node {node}", "", tuple(cell(node, gpu) for gpu in gpus)) for node in nodes),
         big=len(gpus) > 4 or len(nodes) > 4,
+        corner="Memory of",
     )
 
 
@@ -239,7 +240,9 @@ def _copy(labels: Labels) -> str:
         return f"{way} all {labels.get('gpus')} GPUs at once"
     told = f"{way} {_gpu(labels)}, memory of node {labels.get('memory_node')}"
     if labels.get("scope") == "loaded":
-        return f"{told}, which {labels.get('threads')} other cores read"
+        threads = labels.get("threads")
+        others = words.count(threads, "other core") if isinstance(threads, int) else "other cores"
+        return f"{told}, beside {others} that read it"
     kind = "" if labels.get("memory") == "pinned" else ", not locked"
     return f"{told}{kind}, {words.size(labels.get('bytes'))} at a time"
 
