@@ -70,6 +70,7 @@ bench: $(VENV)/.developing
 	$(BIN)/python benchmarks/physics.py
 	$(BIN)/python benchmarks/checksums.py
 	$(BIN)/python benchmarks/conversions.py
+	$(BIN)/python benchmarks/client.py
 	$(BIN)/python benchmarks/inspections.py
 	$(BIN)/python benchmarks/monitor.py
 	$(BIN)/python benchmarks/storage.py

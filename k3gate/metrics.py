@@ -658,43 +658,107 @@ PCIE_SLOWED = _metric(
 declare(PCIE_COPY, PCIE_SHARE, PCIE_DRAM, PCIE_TRIP, PCIE_TOKEN, PCIE_PINNED, PCIE_SLOWED)
 declare(PCIE_DEVICE, PCIE_PEER, PCIE_NVBANDWIDTH)
 
-# What the shipped criteria speak of and no probe of this version measures.
-declare(
-    _metric(
-        "prototype.memory.peak",
-        "B",
-        Better.LOWER,
-        "Peak memory of the running runtime",
-        "largest resident memory of all processes of the runtime, shared pages counted once",
-        exact=True,
-    ),
-    _metric(
-        "prototype.load.seconds",
-        "s",
-        Better.LOWER,
-        "Load time of the runtime",
-        "wall time from starting the runtime to its first answer, page cache cold",
-    ),
-    _metric(
-        "prototype.prefill.rate",
-        "tokens/s",
-        Better.HIGHER,
-        "Prefill rate of the runtime",
-        "prompt tokens divided by the time to first token, nothing cached",
-    ),
-    _metric(
-        "prototype.decode.rate",
-        "tokens/s",
-        Better.HIGHER,
-        "Decode rate of the runtime, each sequence",
-        "generated tokens of one sequence after its first, divided by the time that they took",
-    ),
-    _metric(
-        "prototype.concurrency.completed_share",
-        "1",
-        Better.HIGHER,
-        "Requests that completed under the target's concurrency",
-        "requests answered in full divided by requests sent",
-        exact=True,
-    ),
+# A runtime that serves the model.
+SERVED_LOAD = _metric(
+    "prototype.load.seconds",
+    "s",
+    Better.LOWER,
+    "Load time of the runtime",
+    "wall time from starting the runtime to its first answer; what of the files was in memory before is its proof",
+    exact=True,
 )
+SERVED_PEAK = _metric(
+    "prototype.memory.peak",
+    "B",
+    Better.LOWER,
+    "Peak memory of the running runtime",
+    "largest resident memory of all processes of the runtime, shared pages counted once",
+    exact=True,
+)
+SERVED_PLACED = _metric(
+    "prototype.memory.placed",
+    "B",
+    Better.NEITHER,
+    "Memory of the running runtime by memory node",
+    "pages of all processes of the runtime on the label's node, by numa_maps, times their size; pages that several "
+    "processes map count for each",
+    exact=True,
+)
+SERVED_GROWTH = _metric(
+    "prototype.memory.growth",
+    "B",
+    Better.LOWER,
+    "Memory that the runtime takes with a token",
+    "rise of resident memory of no file, from ready to the end, divided by the tokens read and written meanwhile",
+    exact=True,
+)
+SERVED_CORES = _metric(
+    "prototype.cpu.cores",
+    "1",
+    Better.NEITHER,
+    "Cores that the runtime keeps busy",
+    "CPU seconds of all processes of the runtime divided by the wall time of the requests",
+    exact=True,
+)
+SERVED_FIRST = _metric(
+    "prototype.first_token.seconds",
+    "s",
+    Better.LOWER,
+    "Time to first token",
+    "wall time from sending a request to its first token in any channel, queueing in it",
+    exact=True,
+)
+SERVED_PREFILL = _metric(
+    "prototype.prefill.rate",
+    "tokens/s",
+    Better.HIGHER,
+    "Prefill rate of the runtime",
+    "prompt tokens divided by the time to first token, nothing cached",
+)
+SERVED_DECODE = _metric(
+    "prototype.decode.rate",
+    "tokens/s",
+    Better.HIGHER,
+    "Decode rate of the runtime, each sequence",
+    "generated tokens of one sequence after its first, divided by the time that they took; of the steady part",
+)
+SERVED_CHUNKS = _metric(
+    "prototype.chunk.rate",
+    "chunks/s",
+    Better.NEITHER,
+    "Chunks of an answer whose tokens nobody counts",
+    "chunks of one sequence after its first, divided by the time that they took",
+)
+SERVED_GAP = _metric(
+    "prototype.token.gap",
+    "s",
+    Better.LOWER,
+    "Inter-token latency",
+    "wall time from each chunk with text to the next one of the same answer",
+    exact=True,
+)
+SERVED_TOGETHER = _metric(
+    "prototype.together.rate",
+    "tokens/s",
+    Better.HIGHER,
+    "Decode rate of all sequences together",
+    "tokens of all sequences while all of them decode, divided by that time",
+)
+SERVED_COMPLETED = _metric(
+    "prototype.concurrency.completed_share",
+    "1",
+    Better.HIGHER,
+    "Requests that completed under the target's concurrency",
+    "requests answered in full divided by requests sent",
+    exact=True,
+)
+SERVED_RETRIES = _metric(
+    "prototype.retries",
+    "1",
+    Better.LOWER,
+    "Requests that a busy runtime had to be sent again",
+    "answers of 429 and 503 in a round",
+    exact=True,
+)
+declare(SERVED_LOAD, SERVED_PEAK, SERVED_PLACED, SERVED_GROWTH, SERVED_CORES, SERVED_FIRST, SERVED_PREFILL)
+declare(SERVED_DECODE, SERVED_CHUNKS, SERVED_GAP, SERVED_TOGETHER, SERVED_COMPLETED, SERVED_RETRIES)

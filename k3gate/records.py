@@ -242,13 +242,44 @@ class Routing:
 
 
 @frozen
+class Serving:
+    """A runtime that is to serve the model: started by `command`, or already there behind `endpoint`.
+
+    `command` holds no key. `lengths`: of prompts in tokens; `streams`: answers at once; limits in seconds. `build`: the
+    runtime's digest, `runtime`: its name, `programs`: files of which it must have one open. `checkpoint`: the digest of
+    what was inspected, `architecture`: what it is, `files`: its files (`serving.identity.WantedFile`), `bytes`: their
+    size; `tokenizer`: the path of one beside them. `seconds`: what all rounds are taken to need.
+    """
+
+    command: tuple[str, ...] | None = None
+    endpoint: str | None = None
+    model: str | None = None
+    way: str = "chat"
+    lengths: tuple[int, ...] = (256, 1024)
+    tokens: int = 64
+    streams: tuple[int, ...] = ()
+    first_token_s: float = 1800.0
+    idle_s: float = 600.0
+    load_s: float = 7200.0
+    runtime: str | None = None
+    build: str | None = None
+    programs: tuple[str, ...] = ()
+    checkpoint: str | None = None
+    architecture: str | None = None
+    files: tuple[Mapping[str, Any], ...] = ()
+    bytes: int = 0
+    tokenizer: str | None = None
+    seconds: float = 0.0
+
+
+@frozen
 class Profile:
     """A time budget, what the target wants resident (`image_bytes` None: a small pool stands in), files that
     are to be measured as memory, and places from which weights are to be loaded.
 
     `trunk`: how the replay lays it out, None: as the target does where there is room; `routing`: the trace that it
     replays, None: a model of routing. `load_s`: for how long of the `seconds` the whole machine is loaded at once;
-    `peer`: the other end of the network, None: it is not measured."""
+    `peer`: the other end of the network, None: it is not measured; `serving`: the runtime to measure, None: none."""
 
     name: str
     seconds: float
@@ -261,6 +292,7 @@ class Profile:
     load_s: float = 0.0
     load_paths: tuple[LoadPath, ...] = ()
     peer: NetworkPeer | None = None
+    serving: Serving | None = None
 
 
 # --- the machine -----------------------------------------------------------------------------------------

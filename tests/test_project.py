@@ -23,6 +23,7 @@ FIELD_CASES = {
     *("CKP-28", "QNT-01", "QNT-02", "QNT-04", "QNT-06", "QNT-07", "QNT-10", "QNT-11", "QNT-13"),
     *("ISA-01", "ISA-02", "ISA-03", "ISA-05", "ISA-06"),
     *("RUN-01", "RUN-02", "RUN-05", "RUN-06", "RUN-07"),
+    *("SRV-01", "SRV-02", "SRV-04", "SRV-06", "SRV-07", "SRV-09", "SRV-10", "SRV-11", "SRV-13", "SRV-15"),
     *("THM-01", "THM-02", "THM-06", "THM-07", "THM-08", "THM-09", "THM-10", "THM-12", "THM-14", "THM-15"),
     *("THM-16", "THM-17", "THM-20"),
     *("NVM-01", "NVM-02", "NVM-04", "NVM-06", "NVM-07", "NVM-09", "NVM-10", "NVM-11"),

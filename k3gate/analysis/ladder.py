@@ -19,7 +19,9 @@ from k3gate.metrics import (
     KERNEL_WEIGHTS,
     MEMORY_READ,
     REPLAY_BANDWIDTH,
+    SERVED_DECODE,
 )
+from k3gate.model.checkpoint.architecture import KIMI_K3
 from k3gate.probing.outcomes import evidence
 from k3gate.records import Interval, Metric, Outcome, RunRecord, State
 from k3gate.units import significant
@@ -56,13 +58,15 @@ class _Reading:
     evidence: tuple[str, ...] = ()
 
 
-def ladder(record: RunRecord, bytes_per_token: float | None) -> tuple[Rung, ...]:
-    """The six rungs for a run. `bytes_per_token`: what the target reads from CPU memory for one token."""
+def ladder(record: RunRecord, bytes_per_token: float | None, batch: int = 1) -> tuple[Rung, ...]:
+    """The six rungs for a run. `bytes_per_token`: what the target reads from CPU memory for one token of each of
+    `batch` sequences."""
     rungs: list[Rung] = []
+    ceiling: float | None = None
     above: float | None = None
     paper: float | None = None
     for key, title, read in _RUNGS:
-        reading = read(record)
+        reading = _runtime(record, bytes_per_token, batch) if read is None else read(record)
         state, reason, value = reading.state, reading.reason, reading.value
         if value is not None and paper is not None and value > paper:
             state = State.FAILED
@@ -70,7 +74,15 @@ def ladder(record: RunRecord, bytes_per_token: float | None) -> tuple[Rung, ...]
                 f"{significant(value / paper * 100)} % of the paper rate is above the physical limit: "
                 "the fault is in the measurement or in the paper rate"
             )
+        if key == "runtime" and value is not None and ceiling is not None and value > ceiling:
+            state = State.FAILED
+            reason = (
+                f"{significant(value / ceiling * 100)} % of what memory was measured to give, with the bytes of the "
+                "target's token: a measuring error, or another model than the target's"
+            )
         usable = value is not None and state in (State.OK, State.UNSTABLE)
+        if key == "read" and usable:
+            ceiling = value if reading.interval is None else max(value or 0.0, reading.interval[1])
         rungs.append(
             Rung(
                 key=key,
@@ -185,18 +197,43 @@ def _machine(record: RunRecord, name: str, case: str, what: str, **labels: objec
     return _Reading(metric.median, metric.interval, metric.state, metric.reason, detail, evidence)
 
 
-def _not_measured(what: str) -> Callable[[RunRecord], _Reading]:
-    def read(record: RunRecord) -> _Reading:
-        return _Reading(None, None, State.NOT_RUN, "this version of k3gate does not measure it", what)
+def _runtime(record: RunRecord, bytes_per_token: float | None, batch: int) -> _Reading:
+    """Tokens a second that a runtime gave, as the bytes that the target's tokens move in CPU memory."""
+    what = "the model itself, served by a runtime"
+    rows = [
+        (outcome, metric)
+        for outcome in record.outcomes
+        for metric in evidence(outcome)
+        if metric.name == SERVED_DECODE.name and metric.labels.get("streams") == batch
+    ]
+    if not rows:
+        told = next((one.reason for one in record.outcomes if one.probe == _SERVED and one.reason), None)
+        left = next((one.reason for one in record.run.left_out if one.probe == _SERVED), None)
+        reason = told or left or f"the run holds no such reading of {batch} at once"
+        return _Reading(None, None, State.NOT_RUN, reason, what)
+    own = [row for row in rows if row[1].labels.get("architecture") == KIMI_K3]
+    if not own:
+        kind = rows[0][1].labels.get("architecture")
+        reason = f"what was served is not proven to be Kimi K3 ({kind}): its rate is none of this model"
+        return _Reading(None, None, State.NOT_RUN, reason, what)
+    # Of several lengths of prompts the slowest, as for the check.
+    outcome, metric = min(own, key=lambda row: row[1].median or 0.0)
+    detail = f"{what}, {batch} at once, prompts of {metric.labels.get('prompt_tokens')} tokens"
+    rows_of = (f"{outcome.probe}/{outcome.case}#{metric.name}",)
+    if metric.median is None or bytes_per_token is None:
+        reason = metric.reason or "the bytes of a token are not known"
+        return _Reading(None, None, metric.state, reason, detail, rows_of)
+    low, high = metric.interval or (metric.median, metric.median)
+    interval = None if metric.interval is None else (low * bytes_per_token, high * bytes_per_token)
+    return _Reading(metric.median * bytes_per_token, interval, metric.state, metric.reason, detail, rows_of)
 
-    return read
 
-
-_RUNGS: tuple[tuple[str, str, Callable[[RunRecord], _Reading]], ...] = (
+_SERVED = "prototype"
+_RUNGS: tuple[tuple[str, str, Callable[[RunRecord], _Reading] | None], ...] = (
     ("paper", "Paper", _paper),
     ("read", "Measured read", _read),
     ("expert_reads", "Expert-sized reads", _expert_reads),
     ("expert_kernels", "Expert kernels", _expert_kernels),
     ("replay", "Decode replay", _replay),
-    ("runtime", "Running runtime", _not_measured("the model itself, served by a runtime")),
+    ("runtime", "Running runtime", None),
 )

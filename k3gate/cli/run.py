@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,6 +22,7 @@ from k3gate.cli.options import (
     word,
 )
 from k3gate.cli.output import check_output, write_output
+from k3gate.cli.serving_options import asked, serving_options
 from k3gate.documents import printable
 from k3gate.errors import EXIT_FAIL, EXIT_INTERRUPTED, EXIT_OK, EXIT_PROBE_FAILED, EXIT_USAGE, UsageError
 from k3gate.records import State
@@ -98,6 +99,13 @@ TRUNKS = ("bf16", "q8_0", "mxfp4", "gpu")
     metavar="HOST[:PORT]",
     help="Measure the network to this machine, which runs `k3gate net serve`.",
 )
+@serving_options
+@click.option(
+    "--streams",
+    type=click.IntRange(1, 1024),
+    multiple=True,
+    help="Answers at once of the runtime, besides those of the target; may be repeated.",
+)
 @storage_option
 @bmc_option
 @click.option("--machine", "machine_name", metavar="NAME", help="A name for this machine that people use.")
@@ -135,6 +143,8 @@ def command(
     quiet: bool,
     as_json: bool,
     store_location: str | None,
+    streams: tuple[int, ...],
+    **told: Any,
 ) -> int:
     """Measure this machine, store every sample, and judge the seven steps of the procurement gate.
 
@@ -163,6 +173,9 @@ def command(
             peer=peer,
             storage=paths,
             dry_run=dry_run,
+            command=told["command_text"],
+            endpoint=told["endpoint"],
+            checkpoint=told["checkpoint"],
         )
     request = harness.Request(
         profile=profile or "quick",
@@ -182,6 +195,7 @@ def command(
         bmc=bmc,
         minutes=minutes,
         command=printable(shlex.join(["k3gate", *sys.argv[1:]])),
+        serving=asked(told, streams),
     )
     if dry_run:
         return _show_plan(harness.prepare(request), as_json)

@@ -13,7 +13,7 @@ from attrs import evolve, frozen
 
 from k3gate import metrics, topology, units
 from k3gate.gate import hardware
-from k3gate.gate.criteria import CELL_LABELS, DEVICE_LABEL, PATH_LABEL, Criterion, Relative
+from k3gate.gate.criteria import CELL_LABELS, DEVICE_LABEL, OF_TARGET, PATH_LABEL, Criterion, Relative
 from k3gate.gate.judgement import Judgement, badness, unproven
 from k3gate.gate.targets import Target
 from k3gate.probes import pcie_plan
@@ -32,6 +32,7 @@ from k3gate.records import (
 )
 
 _BANDWIDTH = "memory.bandwidth."
+_MODEL = "architecture"
 _THEORY = "inventory:memory.theoretical_bytes_per_s"
 Cell = tuple[Scalar, Scalar]
 
@@ -75,7 +76,8 @@ def judge(criterion: Criterion, record: RunRecord, target: Target) -> Judgement:
             return settled
         if settled is not None:
             return unproven(f"No evidence about the hardware: {doubt}. Seen here: {settled.reason}")
-    rows = _rows(record, declaration.name, criterion.where)
+    where = {key: _label(value, target) for key, value in criterion.where.items()}
+    rows = _rows(record, declaration.name, where)
     if criterion.over in CELL_LABELS:
         main = {node.id for node in topology.main_nodes(record.inventory)}
         rows = [row for row in rows if row.metric.labels.get("memory_node") in main]
@@ -84,6 +86,8 @@ def judge(criterion: Criterion, record: RunRecord, target: Target) -> Judgement:
         cells.setdefault(row.cell(criterion.over) if criterion.over else (index, None), []).append(row)
     judged = [_judge_cell(criterion, declaration, variants, record, target) for variants in cells.values()]
     lacking = sorted(_expected(criterion, record) - set(cells), key=str)
+    if not rows and (other := _of_another(declaration, where, record)) is not None:
+        return evolve(other, bound=criterion.bound)
     if lacking or not rows:
         judged.append(_missing(criterion, declaration, lacking, record))
     decided = min(judged, key=lambda judgement: _rank(judgement, declaration))
@@ -110,6 +114,28 @@ def _rank(judgement: Judgement, declaration: MetricDeclaration) -> tuple[int, fl
     observed = judgement.observed
     value = float(observed) if isinstance(observed, int | float) else -math.inf
     return badness(judgement.verdict), -value if declaration.better is Better.LOWER else value
+
+
+def _of_another(declaration: MetricDeclaration, where: Labels, record: RunRecord) -> Judgement | None:
+    """Where it was measured, and of another model: that is not the same as not at all."""
+    rest = {key: value for key, value in where.items() if key != _MODEL}
+    rows = _rows(record, declaration.name, rest) if _MODEL in where else []
+    if not rows:
+        return None
+    kind = rows[0].metric.labels.get(_MODEL)
+    return unproven(
+        f"{declaration.title} was measured of what is {kind} and not proven to be {where[_MODEL]}.",
+        tuple(row.evidence for row in rows),
+        remedy="Start the runtime with the files of the target's model, and name them with --checkpoint.",
+    )
+
+
+def _label(value: Scalar, target: Target) -> Scalar:
+    """A label's value, or the figure of the target that it names."""
+    if not isinstance(value, str) or not value.startswith(OF_TARGET):
+        return value
+    figure = target.value(value.removeprefix(OF_TARGET).strip())
+    return int(figure) if figure is not None and figure == int(figure) else figure
 
 
 def _rows(record: RunRecord, name: str, where: Labels) -> list[_Row]:

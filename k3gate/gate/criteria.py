@@ -26,7 +26,7 @@ SHIPPED = Path(__file__).parent / "data" / "criteria.toml"
 RULES = (
     *("bare_metal", "population", "speed", "placement", "residency", "kernel_reference"),
     *("replay", "skew", "sustained", "errors", "power", "pcie_links"),
-    *("evidence", "licence", "conversion", "steps"),
+    *("evidence", "served", "licence", "conversion", "steps"),
 )
 """What is no bound, by name; `k3gate.gate.rules` and `modules` have the code of each."""
 INSTEAD = ("replay", "load_time", "unnamed_storage")
@@ -43,6 +43,8 @@ PATH_LABEL = "path"
 """Another one: of a place that was named, the best way to read it counts."""
 DEVICE_LABEL = "device"
 """Another one: of each GPU that the inventory promises, copies with the node that serves it best count."""
+OF_TARGET = "target "
+"""How a figure of the target is named."""
 PROOFS = (
     *("placement", "page_size", "pinned", "checksum", "working_set"),
     *("kernel_reference", "timed_output"),
@@ -213,11 +215,11 @@ def _rule(table: Table, rule: str) -> dict[str, Any]:
             raise table.refuse(
                 key, f"has no meaning beside rule {rule!r}; remove it or give a metric instead"
             )
-    needs_subject = rule in ("evidence", "licence", "conversion")
+    needs_subject = rule in ("evidence", "served", "licence", "conversion")
     if needs_subject != ("subject" in table.data):
         raise table.refuse(
             "subject",
-            "says what evidence is about: give it with rule 'evidence', 'licence' or 'conversion' only",
+            "says what evidence is about: give it with rule 'evidence', 'served', 'licence' or 'conversion' only",
         )
     found: dict[str, Any] = {"rule": rule}
     found["subject"] = table.choice("subject", SUBJECTS) if needs_subject else None
@@ -270,13 +272,27 @@ def _bound(table: Table, metric: str) -> dict[str, Any]:
     settled = table.choice("settled_by", SETTLED_BY) if "settled_by" in table.data else None
     return {
         "metric": metric,
-        "where": table.labels("where"),
+        "where": _where(table),
         "over": over,
         "relative_to": _relative(table),
         "bound": Bound(low, high),
         "proofs": table.texts("proofs", PROOFS),
         "settled_by": settled,
     }
+
+
+def _where(table: Table) -> Mapping[str, Scalar]:
+    """Labels; one that reads "target KEY" names a figure of the target."""
+    labels = table.labels("where")
+    for key, value in labels.items():
+        if isinstance(value, str) and value.startswith(OF_TARGET):
+            figure = value.removeprefix(OF_TARGET).strip()
+            if figure not in TARGET_KEYS:
+                raise table.refuse(
+                    "where",
+                    f"{key} = {value!r:.60} names no figure of a target; {tables.near(figure, TARGET_KEYS)}",
+                )
+    return labels
 
 
 def _relative(table: Table) -> Relative | None:
@@ -291,8 +307,8 @@ def _relative(table: Table) -> Relative | None:
         return Relative("metric", name, inner.labels("where"), inner.texts("same", CELL_LABELS), proofs)
     if value == "theory":
         return Relative("theory")
-    if isinstance(value, str) and value.startswith("target "):
-        key = value.removeprefix("target ").strip()
+    if isinstance(value, str) and value.startswith(OF_TARGET):
+        key = value.removeprefix(OF_TARGET).strip()
         if key not in TARGET_KEYS:
             raise table.refuse(
                 "relative_to", f"{key!r} is no figure of a target; {tables.near(key, TARGET_KEYS)}"

@@ -17,6 +17,7 @@ from k3gate.gate import (
     modules,
     replay,
     rules,
+    served,
     storage,
     sustained,
     waivers,
@@ -145,6 +146,8 @@ def _judge(entry: Criterion, record: RunRecord, target: Target, decided: Mapping
             return links.pcie_links(record, target)
         case "evidence":
             return rules.evidence(entry, record, target)
+        case "served":
+            return served.identity(entry, record, target)
         case "licence":
             return rules.licence(entry, record, target)
         case "conversion":

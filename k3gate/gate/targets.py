@@ -35,6 +35,7 @@ KEYS = (
     "sequences",
     "nodes",
     "decode_tokens_per_s",
+    "decode_batch",
     "decode_bytes_per_s",
     "prefill_tokens_per_s",
     "load_seconds",

@@ -24,7 +24,7 @@ from k3gate.documents import printable
 from k3gate.errors import StorageError, UsageError
 from k3gate.gate import criteria as criteria_module
 from k3gate.gate import targets
-from k3gate.harness import neighbours, network
+from k3gate.harness import checkpoints, neighbours, network
 from k3gate.harness.listening import Listener
 from k3gate.harness.scratch import Scratch
 from k3gate.harness.stored import now
@@ -34,9 +34,11 @@ from k3gate.host import load_paths, memory_files, redfish, storage
 from k3gate.probing import idle, outcomes, plan, profiles, registry
 from k3gate.probing.execute import CaseDone, CaseStarted, Event, Executor, Heartbeat, Watched, WorkerEnded
 from k3gate.probing.plan import Execution, Plan
-from k3gate.records import Inventory, Outcome, Routing, Run, RunRecord, RunStatus
+from k3gate.records import Evidence, Inventory, Outcome, Routing, Run, RunRecord, RunStatus
 
 if TYPE_CHECKING:
+    from k3gate.harness.serving import Asked
+    from k3gate.harness.serving import Prepared as Served
     from k3gate.store import Store
 
 NAME_CHARACTERS = 100
@@ -46,6 +48,8 @@ REPLAY = "replay"
 """The probe that replays a trace of routing."""
 LOADING = "storage"
 """The probe that reads where weights lie."""
+SERVING = "prototype"
+"""The probe that measures a runtime."""
 CLOCK_STEP_SECONDS = 2.0
 """Wall clock and monotonic clock may part by this much before it is called a step."""
 
@@ -71,6 +75,7 @@ class Request:
     bmc: str | None = None
     minutes: int | None = None
     command: str | None = None
+    serving: Asked | None = None
 
 
 @frozen
@@ -82,6 +87,8 @@ class Prepared:
     plan: Plan
     notices: tuple[str, ...]
     target_text: str | None = None
+    evidence: tuple[Evidence, ...] = ()
+    """Of the checkpoint and the runtime that are to be measured together."""
 
 
 def prepare(request: Request) -> Prepared:
@@ -103,6 +110,7 @@ def prepare(request: Request) -> Prepared:
     places = asked or _own_place(request)
     inventory = host.read(name=request.machine_name, paths=places)
     image = target.image(len(topology.main_nodes(inventory)))
+    served = _served(request, target)
     profile = profiles.load(
         request.profile,
         image_bytes=image.bytes,
@@ -115,6 +123,7 @@ def prepare(request: Request) -> Prepared:
         load_alone=request.probes == (LOAD,),
         load_paths=[load_paths.look(path, asked=bool(asked)) for path in places],
         peer=network.peer(request.peer, request.probes),
+        serving=None if served is None else served.serving,
     )
     notices: list[str] = []
     probes = registry.load(request.probes, notices)
@@ -132,7 +141,25 @@ def prepare(request: Request) -> Prepared:
         because = "; ".join(_reasons(planned, notices)) or "no probe has a case"
         raise UsageError(f"nothing to measure here with profile {profile.name}: {because}")
     own = None if request.target in targets.TIERS else target.text
-    return Prepared(request, inventory, planned, tuple(notices), own)
+    gathered = () if served is None else served.evidence
+    return Prepared(request, inventory, planned, tuple(notices), own, gathered)
+
+
+def _served(request: Request, target: targets.Target) -> Served | None:
+    """The runtime to measure; `UsageError` where nothing would measure it."""
+    if request.serving is None:
+        return None
+    if request.probes and SERVING not in request.probes:
+        raise UsageError(
+            f"a runtime is measured by the probe {SERVING}, which --probe leaves out: add --probe {SERVING}"
+        )
+    from k3gate.harness import serving
+
+    if request.serving.command is not None and request.serving.checkpoint is None:
+        raise UsageError(
+            "--command needs --checkpoint PATH, the files that the runtime opens: what answers is held against them"
+        )
+    return serving.prepare(request.serving, target, request.rounds)
 
 
 def _own_place(request: Request) -> tuple[str, ...]:
@@ -206,6 +233,8 @@ def start(store: Store, prepared: Prepared) -> Run:
     store.begin_run(run, prepared.inventory)
     for refused in prepared.plan.refused:
         store.save_outcome(run.id, refused)
+    if prepared.evidence:
+        checkpoints.keep_evidence(store, prepared.evidence, run.id)
     return run
 
 
@@ -305,7 +334,12 @@ def measure(store: Store, run: Run, listener: Listener, *, bmc: str | None = Non
             _close(store, run, timer, collected, RunStatus.STORAGE_FAILED, watch)
         raise
     _close(store, run, timer, collected, RunStatus.COMPLETE, watch)
-    return store.load(run.id)
+    whole = store.load(run.id)
+    if not any(case.probe == SERVING for case in run.plan):
+        return whole
+    from k3gate.harness import serving
+
+    return serving.conclude(store, whole)
 
 
 def _measure_one(

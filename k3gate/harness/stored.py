@@ -103,7 +103,7 @@ def page(store: Store, judged: Judged) -> str:
     return report_page.render(
         record,
         judged.result,
-        ladder(record, judged.target.cpu_bytes_per_token(alike=True)),
+        ladder(record, judged.target.cpu_bytes_per_token(alike=True), judged.target.decode_batch),
         criteria_text=judged.criteria.text,
         target_text=judged.target.text,
         expected=expectation(record, judged.target),

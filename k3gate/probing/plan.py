@@ -225,8 +225,9 @@ def _ask(probe: Probe, inventory: Inventory, profile: Profile) -> Planned | Outc
         applies = probe.applies(inventory)
         if isinstance(applies, Reason):
             return _refusal(probe, applies.state, applies.text)
-        # A longer load is no reason to measure the rest for longer.
-        rest = profile.seconds - profile.load_s / BUDGET_SHARE
+        # A longer load, or a runtime to measure, is no reason to measure the rest for longer.
+        served_s = 0.0 if profile.serving is None else profile.serving.seconds
+        rest = profile.seconds - (profile.load_s + served_s) / BUDGET_SHARE
         planned = probe.cases(inventory, attrs.evolve(profile, seconds=rest))
         checked = tuple(_checked(probe, case) for case in planned.cases)
         names = [case.name for case in checked]

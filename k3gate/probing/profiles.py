@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from k3gate.errors import UsageError
-from k3gate.records import LoadPath, MemoryFile, NetworkPeer, Profile, Routing
+from k3gate.records import LoadPath, MemoryFile, NetworkPeer, Profile, Routing, Serving
 
 SECONDS: Mapping[str, float] = MappingProxyType(
     {"smoke": 20.0, "quick": 180.0, "standard": 1200.0, "soak": 1800.0}
@@ -40,8 +40,9 @@ def load(
     load_alone: bool = False,
     load_paths: Sequence[LoadPath] = (),
     peer: NetworkPeer | None = None,
+    serving: Serving | None = None,
 ) -> Profile:
-    """The profile `name`; `UsageError` where it is unknown.
+    """The profile `name`; `UsageError` where it is unknown. What a runtime takes to load and answer comes on top.
 
     `image_bytes` is what the target wants resident; it is kept by the profiles in `RESIDENT` alone. `minutes`: how
     long the soak is in all; `load_alone`: nothing else is measured, so that the load takes the time of the rest too.
@@ -59,6 +60,8 @@ def load(
     if name == "soak":
         load = ALONE_SHARE * seconds if load_alone else BUDGET_SHARE * (seconds - SECONDS["standard"])
     resident = name in RESIDENT
+    if serving is not None:
+        seconds += serving.seconds / BUDGET_SHARE
     return Profile(
         name,
         seconds,
@@ -71,6 +74,7 @@ def load(
         load_s=load,
         load_paths=tuple(load_paths),
         peer=peer,
+        serving=serving,
     )
 
 

@@ -1,7 +1,7 @@
 """What a server streams, read as it comes: events, the pieces of an answer by channel, counts and times. Pure.
 
 Of an OpenAI-compatible server, chat or completion. Chunks are not tokens: a server may put several tokens into one, or
-none. Tokens are counted by the server's own usage; without it, only chunks are known.
+none. Tokens are counted by the server's own usage; without it by a tokenizer, else only chunks are known.
 """
 
 from __future__ import annotations
@@ -15,11 +15,16 @@ import orjson
 from attrs import define, field, frozen
 
 from k3gate.documents import printable
+from k3gate.serving import steady
+from k3gate.serving.steady import Steady
 
 MOST_EVENT = 4 << 20
 """Bytes of one event; a server that sends more without ending it is not understood."""
 _MOST_COUNT = 1 << 31
-_NO_NUMBERS = re.compile(rb"(?<=[:,\[\s])-?(?:NaN|Infinity)(?=[,\]}\s])")
+_INFINITE = re.compile(rb"(?<=[:,\[\s])-?Infinity(?=[,\]}\s])")
+_NOT_A_NUMBER = re.compile(rb"(?<=[:,\[\s])-?NaN(?=[,\]}\s])")
+NOT_A_NUMBER = "NaN"
+"""What stands for it after decoding: unlike what is infinite or absent it tells of a fault."""
 _REASONING = ("reasoning_content", "reasoning")
 
 
@@ -28,7 +33,12 @@ class ProtocolError(Exception):
 
 
 class ServerError(Exception):
-    """The server answered with an error of its own, within the stream or instead of it."""
+    """The server answered with an error of its own, within the stream or instead of it. `status`: of HTTP, None within
+    a stream."""
+
+    def __init__(self, text: str, status: int | None = None) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 @define
@@ -64,10 +74,12 @@ class Events:
 
 
 def decoded(data: bytes) -> dict[str, Any] | None:
-    """The object of an event; None for the mark of the end. What is no number of JSON counts as null."""
+    """The object of an event; None for the mark of the end. Infinite numbers, which JSON lacks, count as null, and
+    what is none as `NOT_A_NUMBER`."""
     if data.strip() == b"[DONE]":
         return None
-    for raw in (data, _NO_NUMBERS.sub(b"null", data)):
+    mended = _NOT_A_NUMBER.sub(b'"NaN"', _INFINITE.sub(b"null", data))
+    for raw in (data, mended):
         try:
             found = orjson.loads(raw)
         except orjson.JSONDecodeError:
@@ -119,6 +131,13 @@ class Answer:
     ended: bool
     text: str = field(repr=False)
     times_s: tuple[float, ...] = field(repr=False)
+    counted: int | None = None
+    """Tokens of its text by a tokenizer, where the server does not count them."""
+
+    @property
+    def tokens(self) -> int | None:
+        """Of the answer, by the server's own count, else by a tokenizer; None: unknown."""
+        return self.usage.completion if self.usage.completion is not None else self.counted
 
     @property
     def gaps_s(self) -> tuple[float, ...]:
@@ -131,6 +150,19 @@ class Answer:
         return self.visible == 0 and self.tool_calls == 0
 
     @property
+    def steady(self) -> Steady | None:
+        """The part of it in which chunks come evenly."""
+        return steady.find(self.times_s)
+
+    @property
+    def steady_tokens_per_s(self) -> float | None:
+        """As `tokens_per_s`, of that part."""
+        found, tokens = self.steady, self.tokens
+        if found is None or tokens is None or tokens < self.chunks:
+            return None
+        return tokens / self.chunks * found.chunks_per_s
+
+    @property
     def chunks_per_s(self) -> float | None:
         """After the first one."""
         span = self._span()
@@ -138,9 +170,9 @@ class Answer:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """After the first chunk, whose share of the tokens is taken to be that of any other; None where the server does
-        not count tokens."""
-        span, tokens = self._span(), self.usage.completion
+        """After the first chunk, whose share of the tokens is taken to be that of any other; None where nobody counts
+        them."""
+        span, tokens = self._span(), self.tokens
         if span is None or tokens is None or tokens < self.chunks:
             return None
         return tokens * (1 - 1 / self.chunks) / span
@@ -165,6 +197,7 @@ class Collector:
     """Takes the events of one answer in turn."""
 
     keep_text: bool = True
+    keep_reasoning: bool = False
     _first: float | None = None
     _first_visible: float | None = None
     _last: float | None = None
@@ -226,8 +259,8 @@ class Collector:
         if self._first_visible is None and (visible or called):
             self._first_visible = at_s
         self._last = at_s
-        if self.keep_text and visible:
-            self._text.append(visible)
+        if self.keep_text and (visible or (reasoning and self.keep_reasoning)):
+            self._text.append(visible or reasoning)
 
     def answer(self, begun_s: float = 0.0) -> Answer:
         """What came so far."""

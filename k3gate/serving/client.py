@@ -20,9 +20,20 @@ from attrs import field, frozen
 from k3gate import __version__
 from k3gate.documents import printable
 from k3gate.errors import UsageError
-from k3gate.serving.answers import Answer, Collector, Events, ProtocolError, ServerError, decoded, error_text
+from k3gate.serving.answers import (
+    MOST_EVENT,
+    Answer,
+    Collector,
+    Events,
+    ProtocolError,
+    ServerError,
+    decoded,
+    error_text,
+)
+from k3gate.units import count
 
 KEY = "K3GATE_API_KEY"
+Client = httpx2.AsyncClient
 _MOST_BODY = 1 << 20
 _TRIES = 3
 _AGAIN = (429, 503)
@@ -86,10 +97,11 @@ def key_of(environment: Mapping[str, str] = os.environ) -> str | None:
 
 
 def open_client(limits: Limits, streams: int) -> httpx2.AsyncClient:
-    """A client for so many streams. No proxy and no redirect: figures are of the server that was named."""
+    """A client for so many streams. No proxy and no redirect: figures are of the server that was named. Each request
+    has a connection of its own, as one that a server is about to close cannot be told from one that it keeps."""
     return httpx2.AsyncClient(
         timeout=httpx2.Timeout(None, connect=limits.connect_s),
-        limits=httpx2.Limits(max_connections=streams, max_keepalive_connections=streams),
+        limits=httpx2.Limits(max_connections=streams, max_keepalive_connections=0),
         trust_env=False,
         follow_redirects=False,
         headers={"User-Agent": f"k3gate/{__version__}", "Accept-Encoding": "identity"},
@@ -109,6 +121,52 @@ async def models(client: httpx2.AsyncClient, url: str, key: str | None) -> list[
     rows = body.get("data") if isinstance(body, dict) else None
     names = [row.get("id") for row in rows or () if isinstance(row, dict)]
     return [printable(name)[:200] for name in names if isinstance(name, str)]
+
+
+async def whole(
+    client: httpx2.AsyncClient, endpoint: Endpoint, url: str, body: Mapping[str, Any], limits: Limits
+) -> dict[str, Any]:
+    """An answer that is not streamed, as its object. Raises as `ask` does."""
+    headers = {"Content-Type": "application/json", **_headers(endpoint)}
+    try:
+        async with (
+            asyncio.timeout(limits.connect_s + limits.first_token_s),
+            client.stream("POST", url, content=json.dumps(body).encode(), headers=headers) as response,
+        ):
+            if response.status_code != 200:
+                told = endpoint.hidden(await _said(response))
+                raise ServerError(f"{response.status_code}: {told}", response.status_code)
+            raw = b""
+            async for part in response.aiter_raw():
+                raw += part
+                if len(raw) > MOST_EVENT:
+                    raise ProtocolError(f"an answer of more than {MOST_EVENT:,} bytes")
+    except TimeoutError:
+        raise TooSlowError(f"no answer within {limits.first_token_s:g} s") from None
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        raise BrokenError(endpoint.hidden(_cause(error))) from None
+    found = decoded(raw)
+    if found is None:
+        raise ProtocolError("an answer that is no object")
+    return found
+
+
+async def tokenize(
+    client: httpx2.AsyncClient, endpoint: Endpoint, text: str, limits: Limits, *, special: bool = True
+) -> list[int] | None:
+    """The ids of a text's tokens as the server tells them (llama-server, vLLM); None where it does not. `special`: with
+    those that begin a prompt."""
+    marks = {"add_special": special, "add_special_tokens": special}
+    body = {"content": text, "prompt": text, "model": endpoint.model, **marks}
+    root = endpoint.url.removesuffix("/v1")
+    for url in (f"{root}/tokenize", f"{endpoint.url}/tokenize"):
+        try:
+            found = (await whole(client, endpoint, url, body, limits)).get("tokens")
+        except (ServerError, BrokenError, ProtocolError, TooSlowError):
+            continue
+        if isinstance(found, list) and all(type(one) is int for one in found):
+            return found
+    return None
 
 
 def request(endpoint: Endpoint, prompt: str, tokens: int) -> dict[str, Any]:
@@ -134,19 +192,22 @@ async def ask(
     origin: float | None = None,
     alive: Callable[[int], None] | None = None,
     collector: Collector | None = None,
+    tries: int = _TRIES,
+    retried: Callable[[], None] = lambda: None,
 ) -> Answer:
-    """One answer. Times count from `origin` (a `time.perf_counter()`, default: now); `alive` is called with the chunks
-    so far. What came before a failure stays in `collector`.
+    """One answer. Times count from `origin` (a `time.perf_counter()`, default: now); that of the request
+    is when it was sent over its connection; `alive` is called with the chunks
+    so far, `retried` where a server is busy and asked again. What came before a failure stays in `collector`.
 
     Raises `TooSlowError`, `BrokenError`, `ServerError`, `ProtocolError`.
     """
     origin = time.perf_counter() if origin is None else origin
     collector = Collector() if collector is None else collector
     body = json.dumps(request(endpoint, prompt, tokens)).encode()
-    for attempt in range(_TRIES):
-        begun = time.perf_counter()
+    for attempt in range(tries):
+        sent = _Sent()
         try:
-            status = await _one(client, endpoint, body, limits, origin, alive, collector)
+            status = await _one(client, endpoint, body, limits, origin, alive, collector, sent)
         except TimeoutError:
             raise TooSlowError(_too_slow(collector, limits)) from None
         except httpx2.ConnectTimeout:
@@ -154,12 +215,24 @@ async def ask(
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise BrokenError(endpoint.hidden(_cause(error))) from None
         except ServerError as error:
-            raise ServerError(endpoint.hidden(str(error))) from None
+            raise ServerError(endpoint.hidden(str(error)), error.status) from None
         if status is None:
-            return collector.answer(begun - origin)
-        if attempt + 1 < _TRIES:
+            return collector.answer(sent.at - origin)
+        if attempt + 1 < tries:
+            retried()
             await asyncio.sleep(_WAIT_SECONDS * 2**attempt)
-    raise BrokenError(f"it answered {status} {_TRIES} times: it is busy")
+    raise BrokenError(f"it answered {status} {count(tries, 'time')}: it is busy")
+
+
+class _Sent:
+    """When a request left: with many at once some wait for their turn, and all for their connection."""
+
+    def __init__(self) -> None:
+        self.at = time.perf_counter()
+
+    async def trace(self, name: str, _: Mapping[str, Any]) -> None:
+        if name.endswith("send_request_headers.started"):
+            self.at = time.perf_counter()
 
 
 async def _one(
@@ -170,6 +243,7 @@ async def _one(
     origin: float,
     alive: Callable[[int], None] | None,
     collector: Collector,
+    sent: _Sent,
 ) -> int | None:
     """None where an answer came, else the status of a server that is busy."""
     loop = asyncio.get_running_loop()
@@ -177,12 +251,14 @@ async def _one(
     url = f"{endpoint.url}/{_WAYS[endpoint.way]}"
     async with (
         asyncio.timeout(limits.connect_s + limits.first_token_s) as limit,
-        client.stream("POST", url, content=body, headers=headers) as response,
+        client.stream(
+            "POST", url, content=body, headers=headers, extensions={"trace": sent.trace}
+        ) as response,
     ):
         if response.status_code in _AGAIN:
             return int(response.status_code)
         if response.status_code != 200:
-            raise ServerError(f"{response.status_code}: {await _said(response)}")
+            raise ServerError(f"{response.status_code}: {await _said(response)}", response.status_code)
         events, seen = Events(), collector.chunks
         async for raw in response.aiter_raw():
             now = time.perf_counter() - origin
@@ -234,6 +310,7 @@ def _cause(error: Exception) -> str:
 __all__ = [
     "KEY",
     "BrokenError",
+    "Client",
     "Endpoint",
     "Limits",
     "ProtocolError",
@@ -245,4 +322,6 @@ __all__ = [
     "models",
     "open_client",
     "request",
+    "tokenize",
+    "whole",
 ]

@@ -1,6 +1,7 @@
 """How fast an endpoint answers: prompts of growing length alone, then many answers at once.
 
-A figure is of tokens that the server counted; where it counts none, rates are of chunks and say so. Prompts are drawn
+A figure is of tokens that the server counted; where it counts none, of those that a tokenizer counts in the text; where
+there is none, rates are of chunks and say so. Prompts are drawn
 anew, so that no cache of a server knows their beginning; where the server says that it used one all the same, the
 reading of the prompt is left out.
 """
@@ -11,16 +12,16 @@ import asyncio
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import httpx2
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from k3gate.serving import prompts
 from k3gate.serving.answers import Answer, Collector
 from k3gate.serving.client import (
     BrokenError,
+    Client,
     Endpoint,
     Limits,
     ProtocolError,
@@ -28,6 +29,7 @@ from k3gate.serving.client import (
     TooSlowError,
     ask,
     open_client,
+    tokenize,
 )
 
 CACHED = 0.05
@@ -36,6 +38,7 @@ _FEWEST_ROUNDS = 3
 _APART = 0.05
 """By how much the server's own clock may differ from ours, as a share, before it is told."""
 Say = Callable[[str], None]
+Count = Callable[[str], int]
 
 
 @frozen
@@ -58,11 +61,15 @@ class Reading:
     streams: int
     answers: tuple[Answer, ...]
     failures: tuple[str, ...]
+    partial: tuple[Answer, ...] = ()
+    """What came of those that failed."""
+    retries: int = 0
+    """Requests that were sent again, as the server was busy."""
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """Tokens/s of each answer after its first chunk; of those whose tokens are counted."""
-        return tuple(rate for one in self.answers if (rate := one.tokens_per_s) is not None)
+        """Tokens/s of the steady part of each answer; of those whose tokens are counted."""
+        return tuple(rate for one in self.answers if (rate := one.steady_tokens_per_s) is not None)
 
     @property
     def chunk_rates(self) -> tuple[float, ...]:
@@ -100,7 +107,7 @@ class Reading:
     @property
     def together(self) -> float | None:
         """Tokens/s of all streams while all were decoding: from the last one's first token to the first one's last."""
-        whole = [one for one in self.answers if one.usage.completion and one.first_s and one.last_s]
+        whole = [one for one in self.answers if one.tokens and one.first_s and one.last_s]
         if len(whole) < max(1, self.streams):
             return None
         last = whole[-self.streams :]
@@ -110,7 +117,7 @@ class Reading:
             return None
         tokens = 0.0
         for one in last:
-            each = (one.usage.completion or 0) / one.chunks
+            each = (one.tokens or 0) / one.chunks
             tokens += each * sum(begin < at <= end for at in one.times_s)
         return tokens / (end - begin)
 
@@ -140,6 +147,8 @@ class Reading:
         found = []
         if self.answers and not self.rates:
             found.append("the server counts no tokens: rates are of chunks")
+        if any(one.counted is not None for one in self.answers):
+            found.append("the server counts no tokens: they were counted in the text, by a tokenizer")
         if self.cached:
             found.append(
                 f"{self.cached} of {len(self.answers)} prompts came from a cache, though none was sent twice"
@@ -162,6 +171,8 @@ class Reading:
             "streams": self.streams,
             "answers": [_answer(one) for one in self.answers],
             "failures": list(self.failures),
+            "partial": [_answer(one) for one in self.partial],
+            "retries": self.retries,
             "decode_tokens_per_s": list(self.rates),
             "decode_chunks_per_s": list(self.chunk_rates),
             "first_token_s": list(self.first_s),
@@ -181,6 +192,7 @@ def _answer(one: Answer) -> dict[str, Any]:
         "prompt_tokens": one.usage.prompt,
         "cached_tokens": one.usage.cached,
         "completion_tokens": one.usage.completion,
+        "counted_tokens": one.counted,
         "finish": one.finish,
         "server_decode_tokens_per_s": one.timings.predicted_per_s,
         "server_prefill_tokens_per_s": one.timings.prompt_per_s,
@@ -196,23 +208,24 @@ class Driver:
     limits: Limits
     say: Say
     dice: random.Random = field(factory=random.SystemRandom)
+    count: Count | None = None
+    """Counts the tokens of a text, where neither answer nor server tells."""
     readings: list[Reading] = field(factory=list)
     _per_word: float = 1.0
     _fixed: float = 0.0
     _origin: float = field(factory=time.perf_counter)
+    _retries: int = 0
 
     async def run(self) -> None:
         """All readings in turn. A request that fails is a failure of its reading; a server that is gone ends it."""
         async with open_client(self.limits, max(1, self.wanted.streams)) as client:
-            await self._learn(client)
+            await self.learn(client)
             for length in self.wanted.lengths:
-                await self._read(client, f"prompt.{length}", length, 1)
+                await self.read(client, length, 1, self.wanted.rounds)
             if self.wanted.streams > 1:
-                await self._read(
-                    client, f"streams.{self.wanted.streams}", self.wanted.lengths[0], self.wanted.streams
-                )
+                await self.read(client, self.wanted.lengths[0], self.wanted.streams, self.wanted.rounds)
 
-    async def _learn(self, client: httpx2.AsyncClient) -> None:
+    async def learn(self, client: Client) -> None:
         """How many tokens a word takes, and warms the server up; where it counts none, a word is a token."""
         short, long = [
             (
@@ -226,25 +239,39 @@ class Driver:
             self._per_word = (long - short) / prompts.PROBE_WORDS
             self._fixed = max(0.0, short - self._per_word * prompts.PROBE_WORDS)
 
-    async def _read(self, client: httpx2.AsyncClient, name: str, length: int, streams: int) -> None:
+    async def read(self, client: Client, length: int, streams: int, rounds: int) -> Reading:
+        """One kind of answers, so often; it is in `readings` too, as far as it came."""
+        name = f"prompt.{length}" if streams == 1 else f"streams.{streams}"
         answers: list[Answer] = []
         failures: list[str] = []
+        partial: list[Answer] = []
+        self._retries = 0
         self.readings.append(Reading(name, length, streams, (), ()))
-        for number in range(1, self.wanted.rounds + 1):
-            self.say(f"{name}: round {number} of {self.wanted.rounds}")
+        for number in range(1, rounds + 1):
+            self.say(f"{name}: round {number} of {rounds}")
             words = prompts.words_for(length, self._per_word, self._fixed)
-            jobs = [self._one(client, words, name) for _ in range(streams)]
-            for found in await asyncio.gather(*jobs):
-                if isinstance(found, Answer):
-                    answers.append(found)
-                else:
+            collectors = [Collector(keep_reasoning=True) for _ in range(streams)]
+            try:
+                jobs = [self._one(client, words, name, one) for one in collectors]
+                for found, collector in zip(await asyncio.gather(*jobs), collectors, strict=True):
+                    if isinstance(found, Answer):
+                        answers.append(await self._counted(client, found))
+                        continue
                     failures.append(found)
-            self.readings[-1] = Reading(name, length, streams, tuple(answers), tuple(failures))
+                    if collector.begun:
+                        partial.append(collector.answer())
+            except asyncio.CancelledError:
+                partial += [one.answer() for one in collectors if one.begun]
+                raise
+            finally:
+                self.readings[-1] = Reading(
+                    *(name, length, streams, tuple(answers), tuple(failures), tuple(partial), self._retries)
+                )
             if len(failures) >= max(_FEWEST_ROUNDS, streams) and not answers:
-                return
+                break
+        return self.readings[-1]
 
-    async def _one(self, client: httpx2.AsyncClient, words: int, name: str) -> Answer | str:
-        collector = Collector(keep_text=False)
+    async def _one(self, client: Client, words: int, name: str, collector: Collector) -> Answer | str:
         try:
             return await ask(
                 client,
@@ -255,6 +282,7 @@ class Driver:
                 self._origin,
                 lambda chunks: self.say(f"{name}: {chunks} chunks") if chunks % 16 == 1 else None,
                 collector,
+                retried=self._again,
             )
         except TooSlowError as error:
             return f"too slow: {error}"
@@ -262,30 +290,16 @@ class Driver:
             came = f" after {collector.chunks} chunks" if collector.chunks else ""
             return f"failed{came}: {error}"
 
+    async def _counted(self, client: Client, found: Answer) -> Answer:
+        """With the tokens of its text, where the server did not count them; without the text."""
+        text = found.text
+        found = evolve(found, text="")
+        if found.usage.completion is not None or not text:
+            return found
+        ids = await tokenize(client, self.endpoint, text, self.limits, special=False)
+        if ids is not None:
+            return evolve(found, counted=len(ids))
+        return found if self.count is None else evolve(found, counted=self.count(text))
 
-def told(readings: Sequence[Reading]) -> str:
-    """A line for each reading, for a terminal."""
-    from k3gate.pages import page, row
-    from k3gate.units import significant
-
-    def middle(values: Sequence[float], unit: str) -> str | None:
-        if not values:
-            return None
-        spread = f" ({significant(min(values))} to {significant(max(values))})" if len(values) > 1 else ""
-        return f"{significant(statistics.median(values))}{spread} {unit}"
-
-    sections = []
-    for one in readings:
-        lines = [
-            row("answers", f"{len(one.answers)}" + (f", {len(one.failures)} failed" if one.failures else "")),
-            row("first token", middle(one.first_s, "s")),
-            row("reading", middle(one.prefill, "tokens/s, queueing and one step in it")),
-            row("decode", middle(one.rates, "tokens/s") or middle(one.chunk_rates, "chunks/s, not tokens")),
-        ]
-        if one.streams > 1:
-            together = one.together
-            lines.append(row("together", None if together is None else f"{significant(together)} tokens/s"))
-        lines += [row("note", note) for note in dict.fromkeys(one.notes)]
-        many = f"{one.streams} streams, " if one.streams > 1 else ""
-        sections.append((f"{many}prompts of {one.about}", lines))
-    return page(sections)
+    def _again(self) -> None:
+        self._retries += 1

@@ -101,7 +101,7 @@ class Runtime:
             ],
             "files_read": self.read,
             "gaps": [
-                {"text": gap.text, "source": gap.source, "date": gap.date, "versions": gap.versions}
+                {"text": gap.text, "source": gap.source, "date": gap.date, "versions": gap.told}
                 for gap in self.gaps
             ],
             "conflicts": list(self.conflicts),
@@ -294,9 +294,14 @@ def _program(program: Path, entries: Sequence[Entry], wanted: Wanted) -> Runtime
         reason,
         evidence,
         len(registry.files),
-        entry.gaps,
+        tuple(gap for gap in entry.gaps if _has(gap, build)),
         notes=notes,
     )
+
+
+def _has(gap: Gap, build: versions.Build) -> bool:
+    """A gap of which the build's number does not say that it is gone may be there."""
+    return gap.before_build is None or versions.build_at_least(build, gap.before_build) is not True
 
 
 def _whose(files: Sequence[Path], entries: Sequence[Entry]) -> Entry:

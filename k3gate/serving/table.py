@@ -25,12 +25,19 @@ _MOST = 200
 
 @frozen
 class Gap:
-    """Something that is known not to work, with who said so and when; `versions`: a range, None: all so far."""
+    """Something that is known not to work, with who said so and when; `versions`: a range, None: all so far. Of
+    programs `before_build`: the first build that may be without it."""
 
     text: str
     source: str
     date: str
     versions: str | None = None
+    before_build: int | None = None
+
+    @property
+    def told(self) -> str | None:
+        """Which versions or builds have it; None: all so far."""
+        return self.versions if self.before_build is None else f"builds before b{self.before_build}"
 
 
 @frozen
@@ -130,10 +137,13 @@ def _gaps(table: Table) -> tuple[Gap, ...]:
         raise table.refuse("gaps", "must be tables: write each as [[runtime.gaps]]")
     found = []
     for number, row in enumerate(rows[:_MOST], 1):
-        one = Table(f"{table.place}: gap {number}", row, ("text", "source", "date", "versions"))
+        one = Table(
+            f"{table.place}: gap {number}", row, ("text", "source", "date", "versions", "before_build")
+        )
         versions = one.optional_text("versions")
         _range(one, "versions", versions)
-        found.append(Gap(one.text("text"), one.text("source"), one.text("date"), versions))
+        build = one.integer("before_build", 1, 1_000_000_000) if "before_build" in one.data else None
+        found.append(Gap(one.text("text"), one.text("source"), one.text("date"), versions, build))
     return tuple(found)
 
 

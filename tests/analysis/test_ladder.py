@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from k3gate.analysis.ladder import ladder
-from k3gate.metrics import KERNEL_EXPERT, MEMORY_READ
+from k3gate.metrics import KERNEL_EXPERT, MEMORY_READ, SERVED_DECODE
 from k3gate.records import Inventory, Metric, Outcome, Run, RunRecord, RunStatus, Sample, State
 
 MakeInventory = Callable[..., Inventory]
@@ -81,6 +81,53 @@ def test_a_rate_above_the_paper_is_a_fault_and_not_a_good_score(make_inventory: 
     assert "110 % of the paper rate is above the physical limit" in read.reason
     assert read.of_above is None
     assert read.tokens_per_s is None
+
+
+def served(rate: float, **labels: object) -> Outcome:
+    own = {"architecture": "kimi-k3", "streams": 1, "prompt_tokens": 256, **labels}
+    metric = Metric(
+        *(SERVED_DECODE.name, SERVED_DECODE.unit, SERVED_DECODE.better, own),
+        (Sample(rate, 0, 1, 0.0),),
+        rate,
+        (0.9 * rate, 1.1 * rate),
+        State.OK,
+    )
+    return Outcome("prototype", "prompt.256", State.OK, None, 1, 3, (), (metric,))
+
+
+def with_served(made: RunRecord, *outcomes: Outcome) -> RunRecord:
+    return attrs.evolve(made, outcomes=(*made.outcomes, *outcomes))
+
+
+def test_a_running_runtime_is_a_rung_by_the_bytes_of_its_tokens(make_inventory: MakeInventory) -> None:
+    made = record(make_inventory("bare_metal"), 0.8 * PAPER)
+    slower = served(3.0, prompt_tokens=4096)
+    rung = ladder(with_served(made, served(4.0), slower, served(1.0, streams=4)), 25.83e9)[5]
+    assert (rung.key, rung.state) == ("runtime", State.OK)
+    assert rung.tokens_per_s == pytest.approx(3.0)
+    assert rung.of_above == pytest.approx(3.0 * 25.83e9 / (0.8 * PAPER))
+    assert "prompts of 4096 tokens" in rung.detail
+    together = ladder(with_served(made, served(4.0), served(1.0, streams=4)), 25.83e9, 4)[5]
+    assert together.tokens_per_s == pytest.approx(1.0)
+
+
+def test_a_rate_above_what_memory_gives_is_an_error_or_another_model(make_inventory: MakeInventory) -> None:
+    made = record(make_inventory("bare_metal"), 0.5 * PAPER)
+    beyond = 0.6 * PAPER / 25.83e9
+    rung = ladder(with_served(made, served(beyond)), 25.83e9)[5]
+    assert rung.state is State.FAILED
+    assert rung.reason is not None
+    assert "120 % of what memory was measured to give" in rung.reason
+    assert "a measuring error, or another model than the target's" in rung.reason
+    assert rung.tokens_per_s is None
+
+
+def test_what_is_not_proven_to_be_the_model_is_no_rung(make_inventory: MakeInventory) -> None:
+    made = record(make_inventory("bare_metal"), 0.8 * PAPER)
+    rung = ladder(with_served(made, served(4.0, architecture="unproven")), 25.83e9)[5]
+    assert (rung.value, rung.state) == (None, State.NOT_RUN)
+    assert rung.reason is not None
+    assert "not proven to be Kimi K3 (unproven)" in rung.reason
 
 
 def test_the_replay_is_a_rung_with_what_was_replayed(

@@ -6,6 +6,7 @@ import copy
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from tests.harness.test_ordering import keep, waive_all
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "docs" / "schemas"
 SYSTEMS = SCHEMAS.parents[1] / "examples" / "systems"
+SERVER = SCHEMAS.parents[1] / "tests" / "serving" / "misbehaving_program.py"
 ROUTING = SCHEMAS.parents[1] / "examples" / "routing"
 NAMES = sorted(path.name.removesuffix(".schema.json") for path in SCHEMAS.iterdir())
 Ask = Callable[..., Any]
@@ -109,6 +111,14 @@ PROMISED = {
         "runtimes.0.evidence.0": "name file line offset",
         "runtimes.0.gaps.0": "text source date versions",
     },
+    "prototype": {
+        "": "command endpoint model way runtime build checkpoint interrupted lost served_identity note load_seconds "
+        "page_cache_share_before page_cache_share peak_memory_bytes memory_by_node readings",
+        "readings.0": "name prompt_tokens_asked streams answers failures partial retries decode_tokens_per_s "
+        "decode_chunks_per_s first_token_s prefill_tokens_per_s together_tokens_per_s notes",
+        "readings.0.answers.0": "begun_s first_token_s first_visible_s last_token_s chunks prompt_tokens cached_tokens "
+        "completion_tokens counted_tokens finish",
+    },
     "plan-dry-run": {
         "": "profile seconds bytes cases left_out refused",
         "cases.0": "probe case title group rounds seconds bytes",
@@ -194,6 +204,10 @@ def documents(ask: Ask, frozen: Any) -> dict[str, Any]:
         "bom": ask(f"bom check {SYSTEMS / 'xeon6-24x128.toml'}", 1, 3),
         "bom-freeze": json.loads(pretty(frozen.document())),
         "runtimes": ask("runtimes site"),
+        "prototype": ask(
+            f"prototype --command '{sys.executable} {SERVER} --open model.safetensors' --checkpoint model.safetensors "
+            "--prompts 64 --tokens 4"
+        ),
         "probes": ask("probes"),
         "runs": ask("runs"),
     }
@@ -266,6 +280,9 @@ def test_a_promised_key_of_another_type_is_refused(name: str, documents: dict[st
         ("backtest", "", "hit_rate", 83),
         ("runtimes", "runtimes.0", "architecture", "yes"),
         ("runtimes", "runtimes.0", "build", "0.33.0"),
+        ("prototype", "", "served_identity", "perhaps"),
+        ("prototype", "", "page_cache_share", 1.5),
+        ("prototype", "readings.0", "streams", 0),
         ("routing", "", "reuse", 29.5),
         ("routing", "coverage.0", "slots", 0),
         ("routing", "by_layer.0", "skew", 0.5),

@@ -12,7 +12,8 @@ from typing import Any
 from attrs import define, field
 
 Script = list[object]
-"""Of one answer: a number of seconds to wait, a dictionary or bytes to send as an event, or one of the words below."""
+"""Of one answer: a number of seconds to wait, something to call, a dictionary or bytes to send as an event, or one
+of the words below."""
 HANG_UP = "hang up"
 END = b"[DONE]"
 
@@ -86,6 +87,9 @@ class MisbehavingServer:
                 return False
             if isinstance(step, int | float):
                 await asyncio.sleep(step)
+                continue
+            if callable(step):
+                step()
                 continue
             data = step if isinstance(step, bytes) else b"data: " + json.dumps(step).encode() + b"\n\n"
             if step == END:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from k3gate.errors import UsageError
-from k3gate.serving import client
+from k3gate.serving import client, tokenizers
 from k3gate.serving.answers import Answer, Collector
 from k3gate.serving.client import BrokenError, Endpoint, Limits, ServerError, TooSlowError
 from k3gate.serving.load import Driver, Wanted
@@ -230,6 +231,46 @@ def test_a_server_that_counts_nothing_gives_rates_of_chunks() -> None:
     assert len(reading.chunk_rates) == 3
     assert "the server counts no tokens: rates are of chunks" in reading.notes
     assert reading.together is None
+
+
+def uncounted(body: dict[str, Any]) -> Script | tuple[int, dict[str, Any]]:
+    """An answer of eight letters in four chunks, two of them reasoning, whose tokens nobody counts."""
+    if "content" in body:
+        return 200, {"tokens": list(range(len(body["content"])))}
+    chunks = [text(None, reasoning_content="ab"), text(None, reasoning="cd"), text("ef"), text("gh")]
+    return [*(step for one in chunks for step in (one, 0.01)), finish("length"), END]
+
+
+@pytest.mark.case("SRV-11")
+def test_srv_11_what_the_server_does_not_count_its_tokenizer_does() -> None:
+    (reading,) = driven(MisbehavingServer(lambda body, _: uncounted(body)), Wanted((64,), 8, 1, 3)).readings
+    assert [one.counted for one in reading.answers] == [8, 8, 8], "reasoning is output"
+    assert reading.rates[0] == pytest.approx(2 * reading.chunk_rates[0])
+    assert "the server counts no tokens: they were counted in the text, by a tokenizer" in reading.notes
+
+
+@pytest.mark.case("SRV-11")
+def test_srv_11_a_tokenizer_beside_the_checkpoint_counts_where_the_server_has_none(tmp_path: Path) -> None:
+    deaf = MisbehavingServer(lambda body, _: (404, {"error": "no"}) if "content" in body else uncounted(body))
+    with running(deaf):
+        made = Driver(Endpoint(deaf.url, "m"), Wanted((64,), 8, 1, 3), QUICK, lambda _: None, count=len)
+        asyncio.run(made.run())
+    assert [one.counted for one in made.readings[0].answers] == [8, 8, 8]
+    assert tokenizers.counter(None) is None
+    broken = tmp_path / "tokenizer.json"
+    broken.write_text("{}")
+    assert tokenizers.counter(str(broken)) is None
+
+
+def test_a_tokenizer_file_counts_tokens(tmp_path: Path) -> None:
+    library = pytest.importorskip("tokenizers", reason="there is no tokenizers: pip install k3gate[tokens]")
+    words = library.Tokenizer(library.models.WordLevel({"river": 0, "stone": 1, "?": 2}, unk_token="?"))
+    words.pre_tokenizer = library.pre_tokenizers.Whitespace()
+    path = tmp_path / "tokenizer.json"
+    words.save(str(path))
+    count = tokenizers.counter(str(path))
+    assert count is not None
+    assert count("river stone river") == 3
 
 
 def test_streams_together_are_counted_while_all_decode() -> None:

@@ -244,6 +244,24 @@ def test_a_program_is_known_by_the_libraries_that_lie_beside_it(tmp_path: Path) 
     )
 
 
+@pytest.mark.case("RUN-01")
+@pytest.mark.parametrize(
+    ("version", "capped"),
+    [
+        ("version: 10154 (90e6a9131)", True),
+        ("version: 10360 (90e6a9131)", False),
+        ("version: 1 (abc1234)", True),
+    ],
+)
+def test_run_01_a_gap_goes_with_a_build_that_is_known_to_be_later(
+    tmp_path: Path, version: str, capped: bool
+) -> None:
+    (one,) = found(program(tmp_path, f"#!/bin/sh\necho '{version}'\n".encode()))
+    gaps = [gap for gap in one.gaps if "512 experts" in gap.text]
+    assert bool(gaps) is capped, "a number that says nothing takes no gap away"
+    assert [gap.told for gap in gaps] == ["builds before b10155"] * capped
+
+
 def test_a_program_that_never_ends_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtimes, "_VERSION_SECONDS", 2.0)
     mark = tmp_path / "pid"
