@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from k3gate import metrics
 from k3gate.host import gpus
-from k3gate.probes.pcie_copies import Watch
+from k3gate.probes.pcie_watch import WatchThread
 from k3gate.probing.contract import Context
 from k3gate.records import Metric, Proof
 from k3gate.units import count
@@ -29,42 +27,17 @@ def library() -> Any:
     return pynvml
 
 
-class ClockWatch:
-    """Reads why clocks are held down, of each of these GPUs, between `begin` and `end`; in a thread, as a driver may
-    be slow to answer."""
+class ClockWatch(WatchThread):
+    """Reads why clocks are held down, of each of these GPUs, between `begin` and `end`."""
 
     def __init__(self, addresses: Sequence[str], nvml: Any) -> None:
         self._nvml = nvml
         self._handles: dict[str, Any] = {}
         self._seen: dict[str, Counter[int]] = {one: Counter() for one in addresses}
-        self._busy, self._ended = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._drive, daemon=True)
-        self._thread.start()
-
-    def begin(self) -> None:
-        """Copies start now."""
-        self._busy.set()
-
-    def end(self) -> None:
-        """They have ended."""
-        self._busy.clear()
+        super().__init__(PERIOD_S)
 
     def forget(self) -> None:
         """See `Watch`. A GPU that is slowed down while it warms up is so all the same."""
-
-    def close(self) -> None:
-        """End the thread."""
-        self._ended.set()
-        self._busy.set()
-        self._thread.join(1.0)
-
-    def _drive(self) -> None:
-        while True:
-            self._busy.wait()
-            if self._ended.is_set():
-                return
-            self._look()
-            time.sleep(PERIOD_S)
 
     def _look(self) -> None:
         for address, seen in self._seen.items():
@@ -91,25 +64,3 @@ class ClockWatch:
         return context.metric(
             metrics.PCIE_SLOWED, [share], {"device": address}, [Proof("clocks", None if bad else True, words)]
         )
-
-
-class Watches:
-    """Several watches as one."""
-
-    def __init__(self, *parts: Watch) -> None:
-        self._parts = parts
-
-    def begin(self) -> None:
-        """See `Watch`."""
-        for one in self._parts:
-            one.begin()
-
-    def end(self) -> None:
-        """See `Watch`."""
-        for one in self._parts:
-            one.end()
-
-    def forget(self) -> None:
-        """See `Watch`."""
-        for one in self._parts:
-            one.forget()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Sequence
 
@@ -11,6 +10,7 @@ from k3gate import links, metrics
 from k3gate.host import pcie
 from k3gate.host.files import Root
 from k3gate.links import LinkState
+from k3gate.probes.pcie_watch import WatchThread
 from k3gate.probing.contract import Context
 from k3gate.records import Metric, Proof, Scalar
 from k3gate.units import count
@@ -20,7 +20,7 @@ LEAST_SHARE = 0.1
 """A state that fewer of the readings showed is one that the link passed through."""
 
 
-class LinkWatch:
+class LinkWatch(WatchThread):
     """Reads the links of these devices, each with the port above it, between `begin` and `end`."""
 
     def __init__(self, addresses: Sequence[str], root: Root | None = None) -> None:
@@ -29,19 +29,8 @@ class LinkWatch:
         self._folders = {one: root.real(f"{pcie.DEVICES}/{one}") for one in addresses}
         self._seen: dict[str, Counter[tuple[float, int]]] = {one: Counter() for one in addresses}
         self._kept: dict[str, Counter[tuple[float, int]]] = {one: Counter() for one in addresses}
-        self._busy = threading.Event()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._drive, daemon=True)
         self._lock = threading.Lock()
-        self._thread.start()
-
-    def begin(self) -> None:
-        """Copies start: look from now on, at once."""
-        self._busy.set()
-
-    def end(self) -> None:
-        """They have ended."""
-        self._busy.clear()
+        super().__init__(PERIOD_S)
 
     def forget(self) -> None:
         """Begin anew."""
@@ -55,20 +44,6 @@ class LinkWatch:
             for address, counter in self._seen.items():
                 self._kept[address].update(counter)
                 counter.clear()
-
-    def close(self) -> None:
-        """End the thread."""
-        self._ended.set()
-        self._busy.set()
-        self._thread.join(1.0)
-
-    def _drive(self) -> None:
-        while True:
-            self._busy.wait()
-            if self._ended.is_set():
-                return
-            self._look()
-            time.sleep(PERIOD_S)
 
     def _look(self) -> None:
         found = {one: self._read(folder) for one, folder in self._folders.items()}

@@ -6,6 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import attrs
@@ -14,12 +15,14 @@ from attrs import define
 from k3gate import links, metrics
 from k3gate.errors import ProbeError
 from k3gate.probes import pcie_clocks, pcie_cuda, pcie_memory, pcie_plan
-from k3gate.probes.pcie_clocks import ClockWatch, Watches
+from k3gate.probes.pcie_clocks import ClockWatch
 from k3gate.probes.pcie_copies import SAMPLES, Copies, Lane, Watch
 from k3gate.probes.pcie_driver import Device, Driver
 from k3gate.probes.pcie_links import LinkWatch
 from k3gate.probes.pcie_memory import Arrived, DeviceMemory, HostMemory
+from k3gate.probes.pcie_watch import Watches
 from k3gate.probing.contract import Context, SampleToken
+from k3gate.probing.outcomes import join_proofs
 from k3gate.records import Case, Labels, Metric, MetricDeclaration, Proof, Scalar, State
 from k3gate.units import quantity
 
@@ -119,14 +122,10 @@ def _flow(
 ) -> Iterator[Metric]:
     """Copies of locked memory in one direction, beside the other one or alone: rate, and share of the link."""
     memory, device = setting.memory[0], setting.device
-    source, sink = memory.address(memory.source), memory.address(memory.sink)
     with DeviceMemory(device, [size, size]) as (into, out_of):
-        _sent(device, out_of, source, size)
+        _sent(device, out_of, memory.address(memory.source), size)
         memory.spoil(size)
-        lanes = {
-            IN: Lane(device, lambda stream: device.copy_in(into, source, size, stream), size),
-            OUT: Lane(device, lambda stream: device.copy_out(sink, out_of, size, stream), size),
-        }
+        lanes = {IN: _lane(device, memory, into, size, IN), OUT: _lane(device, memory, out_of, size, OUT)}
         chosen = [lanes[direction]]
         if together:
             chosen.append(attrs.evolve(lanes[OUT if direction == IN else IN], share=2))
@@ -272,9 +271,8 @@ def _together(setting: Setting) -> Iterator[Metric]:
     pairs = list(zip(setting.devices, setting.memory, strict=True))
     size = min(pcie_memory.pinned_size(memory, pcie_plan.TOGETHER_BYTES) for _, memory in pairs)
     for direction in (IN, OUT):
-        held = [DeviceMemory(device, [size]) for device, _ in pairs]
-        try:
-            places = [one.__enter__()[0] for one in held]
+        with ExitStack() as held:
+            places = [held.enter_context(DeviceMemory(device, [size]))[0] for device, _ in pairs]
             lanes = []
             for (device, memory), place in zip(pairs, places, strict=True):
                 if direction == OUT:
@@ -285,29 +283,23 @@ def _together(setting: Setting) -> Iterator[Metric]:
             samples = copies.rates_together(setting.context.seconds / 2)
             proofs = [copies.gated()]
             for (device, memory), place in zip(pairs, places, strict=True):
-                arrived = Arrived(memory, device, size)
-                if direction == OUT:
-                    arrived.at_host()
-                else:
-                    arrived.at_device(place)
-                proofs += [arrived.proof(), memory.placement()]
-        finally:
-            for one in held:
-                one.__exit__()
+                proofs += [_arrived(device, memory, place, size, direction), memory.placement()]
         labels = {**setting.case.labels, "direction": direction, "together": False, "memory": "pinned"}
         labels |= {"bytes": size, "gated": True}
-        yield from _rated(setting, [one.address for one in setting.devices], samples, labels, _joined(proofs))
+        yield from _rated(
+            setting, [one.address for one in setting.devices], samples, labels, [*join_proofs(proofs)]
+        )
         setting.watch.keep()
 
 
-def _joined(proofs: Sequence[Proof]) -> list[Proof]:
-    """One proof a name: the worst."""
-    worst: dict[str, Proof] = {}
-    for proof in proofs:
-        before = worst.get(proof.name)
-        if before is None or (proof.ok is not True and before.ok is True) or proof.ok is False:
-            worst[proof.name] = proof
-    return list(worst.values())
+def _arrived(device: Device, memory: HostMemory, place: int, size: int, direction: str) -> Proof:
+    """Whether what a lane of this direction copied is what was sent."""
+    arrived = Arrived(memory, device, size)
+    if direction == OUT:
+        arrived.at_host()
+    else:
+        arrived.at_device(place)
+    return arrived.proof()
 
 
 def _lane(device: Device, memory: HostMemory, place: int, size: int, direction: str) -> Lane:
@@ -352,29 +344,21 @@ def _pageable(setting: Setting) -> Iterator[Metric]:
     """Copies of memory that is not locked, by size. The driver may make such a copy while it is called, so that none
     can be queued behind a gate: wall time of the calls is what is told."""
     memory, device, context = setting.memory[0], setting.device, setting.context
-    source, sink = memory.address(memory.source), memory.address(memory.sink)
     sizes = [size for size in pcie_plan.SIZES if size <= memory.source.bytes]
     stream = device.stream()
     for size, direction in itertools.product(sizes, (IN, OUT)):
         with DeviceMemory(device, [size]) as (place,):
             if direction == OUT:
-                _sent(device, place, source, size)
+                _sent(device, place, memory.address(memory.source), size)
             memory.spoil(size)
+            lane = _lane(device, memory, place, size, direction)
 
-            def once(place: int = place, size: int = size, direction: str = direction) -> None:
-                if direction == IN:
-                    device.copy_in(place, source, size, stream)
-                else:
-                    device.copy_out(sink, place, size, stream)
+            def once(lane: Lane = lane) -> None:
+                lane.copy(stream)
                 device.wait(stream)
 
             samples = _by_the_clock(setting, once, size, context.seconds / (2 * len(sizes)))
-            arrived = Arrived(memory, device, size)
-            if direction == OUT:
-                arrived.at_host()
-            else:
-                arrived.at_device(place)
-            proofs = [arrived.proof(), memory.placement()]
+            proofs = [_arrived(device, memory, place, size, direction), memory.placement()]
         labels = {**setting.case.labels, "direction": direction, "together": False, "memory": "pageable"}
         labels |= {"bytes": size, "gated": False}
         yield figure(context, metrics.PCIE_COPY, samples, labels, proofs)

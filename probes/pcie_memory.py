@@ -99,16 +99,14 @@ def lock(memory: HostMemory, driver: Driver, limit: int | None) -> None:
     """Lock both pools, or halves of them, down to `LEAST_PINNED`; what was refused stands in `refusal`."""
     size = min(memory.source.bytes, memory.sink.bytes)
     while size >= LEAST_PINNED:
+        done: list[int] = []
         try:
-            driver.pin(memory.address(memory.source), size)
+            for pool in (memory.source, memory.sink):
+                driver.pin(memory.address(pool), size)
+                done.append(memory.address(pool))
         except PinningRefusedError as error:
-            memory.refusal = _refused(size, error, limit)
-            size //= 2
-            continue
-        try:
-            driver.pin(memory.address(memory.sink), size)
-        except PinningRefusedError as error:
-            driver.unpin(memory.address(memory.source))
+            for address in done:
+                driver.unpin(address)
             memory.refusal = _refused(size, error, limit)
             size //= 2
             continue
