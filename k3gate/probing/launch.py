@@ -82,11 +82,16 @@ def death(code: int | None) -> str:
     """How a process ended, in words; `code` as of `Popen.returncode`."""
     if code is None:
         return "the worker could not be ended"
+    return f"the worker {exit_words(code)}{' before it was done' if code >= 0 else ''}"
+
+
+def exit_words(code: int) -> str:
+    """What an exit code says, as of `Popen.returncode`: "ended with exit code 1", "died of SIGKILL: ..."."""
     if code >= 0:
-        return f"the worker ended with exit code {code} before it was done"
+        return f"ended with exit code {code}"
     try:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
     words = SIGNAL_WORDS.get(-code)
-    return f"the worker died of {name}" + (f": {words}" if words else "")
+    return f"died of {name}" + (f": {words}" if words else "")

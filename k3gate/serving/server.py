@@ -170,14 +170,7 @@ class Server:
         code = self._exit
         if code is None:
             return "it was ended"
-        if code >= 0:
-            return f"it ended with exit code {code}"
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = f"signal {-code}"
-        words = launch.SIGNAL_WORDS.get(-code)
-        return f"it died of {name}" + (f": {words}" if words else "")
+        return f"it {launch.exit_words(code)}"
 
     def why(self) -> Failure:
         """What its log says of that."""
