@@ -16,8 +16,8 @@ from k3gate.records import Metric
 from k3gate.reports import charts, thread_figures, words
 from k3gate.reports.evidence import Index, SampleRow
 from k3gate.reports.figures import BarRow, Figure
-from k3gate.reports.readings import doubted, ends, highest, proof_line, range_of, usable
-from k3gate.units import NBSP, significant
+from k3gate.reports.readings import doubted, ends, highest, microseconds_of, proof_line, range_of, usable
+from k3gate.units import NBSP
 
 PROBE = "network"
 _RATES = (NETWORK_RATE.name, NETWORK_IPERF3.name, NETWORK_RDMA.name)
@@ -69,7 +69,7 @@ def _title(rates: Sequence[SampleRow], trips: Sequence[SampleRow]) -> str:
     first = next((row for row in trips if row.metric.name == NETWORK_TRIP.name), None)
     if first is not None:
         parts.append(
-            f"a message of {_size(first.metric)} there and back in {_microseconds(first.metric.median)}{NBSP}µs"
+            f"a message of {_size(first.metric)} there and back in {words.microseconds(first.metric.median)}{NBSP}µs"
         )
         rest.append(first)
     return doubted(f"The network carries {', '.join(parts)}" if parts else "The network to the peer", rest)
@@ -78,12 +78,7 @@ def _title(rates: Sequence[SampleRow], trips: Sequence[SampleRow]) -> str:
 def _bar(row: SampleRow, place: charts.Scale, style: str, shares: dict[str, Metric]) -> BarRow:
     metric = row.metric
     slow = style == "f-warm"
-    figure, spread = words.rate(metric.median), range_of(metric)
-    if slow:
-        figure = _microseconds(metric.median)
-        spread = (
-            "–".join(_microseconds(edge) for edge in metric.interval) if metric.interval else "no interval"
-        )
+    figure, spread = microseconds_of(metric) if slow else (words.rate(metric.median), range_of(metric))
     share = shares.get(row.outcome.case) if metric.name == NETWORK_RATE.name else None
     return BarRow(
         title=words.capital(_what(metric)),
@@ -116,10 +111,6 @@ def _what(metric: Metric) -> str:
 def _size(metric: Metric) -> str:
     size = metric.labels.get("message_bytes")
     return f"{size >> 10}{NBSP}KiB" if isinstance(size, int) else "unknown size"
-
-
-def _microseconds(value: float | None) -> str:
-    return "unknown" if value is None else significant(value * 1e6)
 
 
 def _path(rows: Sequence[SampleRow]) -> str:

@@ -18,7 +18,16 @@ from k3gate.records import Labels, Metric, State
 from k3gate.reports import charts, thread_figures, words
 from k3gate.reports.evidence import Index, SampleRow
 from k3gate.reports.figures import BarRow, Cell, Figure, Matrix
-from k3gate.reports.readings import doubted, ends, highest, proof_line, range_of, split_columns, usable
+from k3gate.reports.readings import (
+    doubted,
+    ends,
+    highest,
+    microseconds_of,
+    proof_line,
+    range_of,
+    split_columns,
+    usable,
+)
 from k3gate.units import NBSP, significant
 
 PROBE = "pcie"
@@ -197,7 +206,7 @@ def _trip_title(trips: Sequence[SampleRow], rates: Sequence[SampleRow]) -> str:
     )
     if token is not None and token.median:
         return (
-            f"A token's activations need {_microseconds(token.median)}{NBSP}µs to go to memory and back "
+            f"A token's activations need {words.microseconds(token.median)}{NBSP}µs to go to memory and back "
             f"{token.labels.get('trips')} times"
         )
     return f"{words.capital(words.count(len(rates), 'rate'))} beside the matrix"
@@ -208,12 +217,7 @@ def _bar(
 ) -> BarRow:
     metric = row.metric
     slow = style == "f-warm"
-    figure, spread = words.rate(metric.median), range_of(metric)
-    if slow:
-        figure = _microseconds(metric.median)
-        spread = (
-            "–".join(_microseconds(edge) for edge in metric.interval) if metric.interval else "no interval"
-        )
+    figure, spread = microseconds_of(metric) if slow else (words.rate(metric.median), range_of(metric))
     share = shares.get(_key(row)) if metric.name == PCIE_COPY.name else None
     return BarRow(
         title=words.capital(_what(metric)),
@@ -263,7 +267,3 @@ _TOLD: Mapping[str, Callable[[Labels], str]] = {
         f"{_DIRECTIONS.get(str(labels.get('direction')), 'to or from')} {_gpu(labels)}, by nvbandwidth"
     ),
 }
-
-
-def _microseconds(value: float | None) -> str:
-    return "unknown" if value is None else significant(value * 1e6)

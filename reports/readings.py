@@ -81,6 +81,13 @@ def range_of(metric: Metric) -> str:
     return "–".join(words.rate(edge) for edge in metric.interval)
 
 
+def microseconds_of(metric: Metric) -> tuple[str, str]:
+    """(median, its interval) of a time, in µs without the unit."""
+    if metric.interval is None:
+        return words.microseconds(metric.median), "no interval"
+    return words.microseconds(metric.median), "–".join(words.microseconds(edge) for edge in metric.interval)
+
+
 def threads_of(metric: Metric) -> str:
     threads = metric.labels.get("threads")
     return f"{threads:,}" if isinstance(threads, int) else "unknown"

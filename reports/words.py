@@ -83,6 +83,11 @@ def nanoseconds(value: float | None, digits: int = 3) -> str:
     return "unknown" if value is None else units.significant(value * 1e9, digits)
 
 
+def microseconds(value: float | None) -> str:
+    """Seconds as µs without the unit: "8.4"; None is "unknown"."""
+    return "unknown" if value is None else units.significant(value * 1e6)
+
+
 def nanosecond_range(interval: tuple[float, float] | None) -> str:
     """An interval of seconds in ns: "90-112"; None is "no interval"."""
     return "no interval" if interval is None else "–".join(nanoseconds(edge) for edge in interval)
